@@ -188,7 +188,7 @@ def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     executor = {"name": "inline", "device": "cpu", "checkpoints": 2}
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
     with drawn():
-        return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
+        return edgefl.run(scenario, out=tmp_path_factory.mktemp("layerwise") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -119,10 +119,10 @@ def test_a_run_that_ends_before_its_first_round_leaves_no_folder(
     # what was there before stays, and so does a run that has begun
     (tmp_path / "mine").mkdir()
     with pytest.raises(PluginError, match="no start"):
-        edgefl.run(scenario("raises-initial", compare=compare), output="mine/run")
+        edgefl.run(scenario("raises-initial", compare=compare), out="mine/run")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"] and list((tmp_path / "mine").iterdir()) == []
     with pytest.raises(PluginError, match="ZeroDivisionError"):
-        edgefl.run(scenario("raises-aggregate", compare=compare), output="mine/run")
+        edgefl.run(scenario("raises-aggregate", compare=compare), out="mine/run")
     assert list((tmp_path / "mine" / "run").iterdir())
 
 
@@ -142,7 +142,7 @@ def test_python_callers_get_an_error_of_edgefl_with_its_cause(
         edgefl.validate(scenario("leaves-init"))
     assert isinstance(caught.value.__cause__, SystemExit)
     with pytest.raises(TrainingError, match="failed on client .*the plug-in edgefl-broken 1.0 .*steps.py") as failed:
-        edgefl.run(scenario("leaves-with-data"), output=tmp_path / "run")
+        edgefl.run(scenario("leaves-with-data"), out=tmp_path / "run")
     assert failed.value.exit_code == 1
 
 
@@ -153,7 +153,7 @@ def test_whatever_a_step_raises_names_its_client(
     scenario: Callable[..., dict[str, Any]], tmp_path: Path, method: str, says: str
 ) -> None:
     with pytest.raises(TrainingError, match=f"failed on client .*the plug-in edgefl-broken 1.0 .*steps.py.*{says}"):
-        edgefl.run(scenario(method), output=tmp_path / "run")
+        edgefl.run(scenario(method), out=tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_step_that_ends_the_program_in_a_worker_is_an_error_of_its_client(
 ) -> None:
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
     with pytest.raises(TrainingError, match="failed on client .*it tried to end the program"):
-        edgefl.run(scenario("leaves-with-data", executor=workers), output=tmp_path / "run")
+        edgefl.run(scenario("leaves-with-data", executor=workers), out=tmp_path / "run")
 
 
 def test_a_fault_of_the_caller_is_not_a_plug_ins(scenario: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_a_fault_of_the_caller_is_not_a_plug_ins(scenario: Callable[..., dict[st
         raise LookupError(event)
 
     with pytest.raises(LookupError):
-        edgefl.run(scenario("sound"), output=tmp_path / "run", on_progress=on_progress)
+        edgefl.run(scenario("sound"), out=tmp_path / "run", on_progress=on_progress)
 
 
 def test_ctrl_c_names_where_a_plug_in_hung(file: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl", "run", file, "--set", "method=hangs-work", "--output", "hung"]
+    command = [sys.executable, "-m", "edgefl", "run", file, "--set", "method=hangs-work", "--out", "hung"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         assert process.stdout is not None

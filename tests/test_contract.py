@@ -162,10 +162,10 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
     scenario = scenario_of(tiny, method, schedule)
     if reason := REFUSED.get((method, schedule)):
         with pytest.raises(EdgeflError, match=reason):
-            edgefl.run(scenario, output=tmp_path / "whole")
+            edgefl.run(scenario, out=tmp_path / "whole")
         assert not (tmp_path / "whole").exists()
         return
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     trained = [record for record in whole.records("clients") if record["loss"] is not None]
     metered = [record for record in trained if record["measured_peak_memory_bytes"] is not None]
     assert metered and all(
@@ -180,7 +180,7 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
 
     workers = {"executor": {"name": "processes", "workers": 1, "device": "cpu"}}
     with pytest.raises(Stopped):
-        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run({**scenario, **workers}, out=tmp_path / "cut", on_progress=stop)
     began: list[int] = []
     resumed = edgefl.run(
         resume=tmp_path / "cut", on_progress=lambda event, facts: event == "start" and began.append(facts["round"])

@@ -66,7 +66,7 @@ def scenario(schedule: dict[str, Any], **sections: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("prototypes")
-    return {s["name"]: edgefl.run(scenario(s), output=folder / s["name"]) for s in (END_TO_END, LAYERWISE)}
+    return {s["name"]: edgefl.run(scenario(s), out=folder / s["name"]) for s in (END_TO_END, LAYERWISE)}
 
 
 def records(folder: Path) -> dict[str, str]:
@@ -134,8 +134,8 @@ def test_the_server_trains_the_classifier_and_nothing_else(runs, tmp_path):
     """Without the server's work only the heads differ after one round."""
     one = {"name": "end-to-end", "rounds": 1}
     without = scenario(one, method={"name": "prototypes", "rank": 2, "calibrate": False})
-    a = edgefl.run(scenario(one), output=tmp_path / "with").weights()
-    b = edgefl.run(without, output=tmp_path / "without").weights()
+    a = edgefl.run(scenario(one), out=tmp_path / "with").weights()
+    b = edgefl.run(without, out=tmp_path / "without").weights()
     different = {name for name in a if not torch.equal(a[name], b[name])}
     assert different == {name for name in a if ".head." in name}
 
@@ -155,7 +155,7 @@ def test_it_profiles(schedule):
 @pytest.mark.slow
 def test_worker_processes_give_the_same_bits(runs, tmp_path):
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
-    edgefl.run(scenario(LAYERWISE, executor=workers), output=tmp_path / "run")
+    edgefl.run(scenario(LAYERWISE, executor=workers), out=tmp_path / "run")
     assert_equal(tmp_path / "run", runs["layerwise"].path)
 
 
@@ -167,7 +167,7 @@ def observe(event, facts):
     if event == "client" and facts["round"] == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
+edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2], on_progress=observe)
 """
 
 

@@ -55,7 +55,7 @@ def refused(folder: Path, source: str, sections: dict[str, Any]) -> str:
     file.write_text(HEAD + source)
     with pytest.raises(EdgeflError) as caught:
         registry.load_plug_in(file)
-        edgefl.run({**SCENARIO, **sections}, output=folder / "run")
+        edgefl.run({**SCENARIO, **sections}, out=folder / "run")
     return str(caught.value)
 
 
@@ -316,7 +316,7 @@ def test_a_mistake_is_named_with_what_is_allowed(tmp_path: Path, case: str) -> N
 def test_a_tower_without_a_mistake_trains(tmp_path: Path) -> None:
     (tmp_path / "plug.py").write_text(HEAD + TOWER)
     registry.load_plug_in(tmp_path / "plug.py")
-    edgefl.run({**SCENARIO, "model": {"image": {"tower": "mine"}}}, output=tmp_path / "run")
+    edgefl.run({**SCENARIO, "model": {"image": {"tower": "mine"}}}, out=tmp_path / "run")
 
 
 def test_an_optimizer_of_torch_makes_torch_no_plug_in(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ EQUAL = ("rounds", "clients", "eligibility")
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("quickstart") / "run"
-    subprocess.run([*COMMAND, "quickstart", "--output", str(folder)], check=True)
+    subprocess.run([*COMMAND, "quickstart", "--out", str(folder)], check=True)
     return edgefl.read_run(folder)
 
 
@@ -86,7 +86,7 @@ def test_every_metered_work_had_the_memory_that_was_predicted(quickstart: Run) -
 
 def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = subprocess.Popen([*COMMAND, "quickstart", "--output", str(folder)], start_new_session=True)
+    process = subprocess.Popen([*COMMAND, "quickstart", "--out", str(folder)], start_new_session=True)
     records = folder / "progressive" / "rounds.jsonl"
     while process.poll() is None and not (records.exists() and len(records.read_bytes().splitlines()) >= 4):
         time.sleep(0.2)
@@ -103,7 +103,7 @@ def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) ->
 def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor: str) -> None:
     chosen = "compare.schedule=[{name: layerwise, stages: [1, 1, 2], allocation: [6, 3, 3]}]"
     overrides = [chosen, f"executor={executor}"]
-    again = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
+    again = edgefl.run("quickstart", out=tmp_path / "run", overrides=overrides)
     (run,) = again.runs.values()
     same(quickstart.runs["layerwise"], run)
 

@@ -82,7 +82,7 @@ def played(method: str, folder: Path) -> list[list[Tensor]]:
     first = setup.method.at_start(setup.seed).tensors
     names = [f"image/{name}" for name in setup.method.setting.kinds["image"].trainable()]
     run = folder / "run"
-    edgefl.run(loaded, output=run)
+    edgefl.run(loaded, out=run)
     flights = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
     cohorts = [[f["client"] for f in flights if f["round"] == r] for r in range(1, ROUNDS + 1)]
     # client i trains in dispatch r by this seed, and shuffles its one pass by the next

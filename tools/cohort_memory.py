@@ -31,7 +31,7 @@ import json, sys
 import edgefl
 
 if __name__ == "__main__":
-    edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2])
+    edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2])
 """
 
 

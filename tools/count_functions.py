@@ -239,10 +239,10 @@ class Tracer:
 
 def rate(folder: Path, scenario: Path) -> list[Seen]:
     """The functions that a learning rate enters or leaves before the optimizer is made."""
-    quietly(lambda: command(["run", str(scenario), "--output", str(folder / "first")]))
+    quietly(lambda: command(["run", str(scenario), "--out", str(folder / "first")]))
     tracer = Tracer(one_of((RATE,)), torch.optim.SGD.__init__.__code__, WHOLE, BESIDE)
     with tracer.tracing():
-        quietly(lambda: command(["run", str(scenario), "--output", str(folder / "second")]))
+        quietly(lambda: command(["run", str(scenario), "--out", str(folder / "second")]))
     return tracer.seen
 
 
@@ -259,10 +259,10 @@ def update(folder: Path, scenario: Path, carriers: tuple[type, ...]) -> list[See
     """The functions of the main process that a client's update enters or leaves in a run with two workers."""
     document = {**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "cpu"}}
     scenario.write_text(json.dumps(document), encoding="utf-8")
-    quietly(lambda: command(["run", str(scenario), "--output", str(folder / "third")]))
+    quietly(lambda: command(["run", str(scenario), "--out", str(folder / "third")]))
     tracer = Tracer(lambda value: isinstance(value, carriers))
     with tracer.tracing():
-        quietly(lambda: command(["run", str(scenario), "--output", str(folder / "fourth")]))
+        quietly(lambda: command(["run", str(scenario), "--out", str(folder / "fourth")]))
     return [each for each in tracer.seen if each.function.rpartition(".")[2] not in CONSTRUCTORS]
 
 

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to search (default: 60)")
     parser.add_argument("--seed", type=int, default=None, help="number of the search; by default the time")
     parser.add_argument("--only", choices=KINDS, action="append", help="kinds of input; may be repeated")
-    parser.add_argument("--output", type=Path, default=Path("fuzz-findings"), help="folder for cases that fail")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-findings"), help="folder for cases that fail")
     given = parser.parse_args(arguments)
     number = int(time.time()) if given.seed is None else given.seed
     kinds, shown = given.only or list(KINDS), 0

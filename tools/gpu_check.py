@@ -1,6 +1,6 @@
 """What only a machine with a CUDA GPU can tell, by one command that goes on where it was interrupted.
 
-    python tools/gpu_check.py [--output runs/gpu-check] [--only STEP] [--again] [--minutes 9] [--device cuda] [--table]
+    python tools/gpu_check.py [--out runs/gpu-check] [--only STEP] [--again] [--minutes 9] [--device cuda] [--table]
 
 The six steps are the tests marked ``gpu``, the quickstart, predicted against allocated memory of 30 models, a
 calibration, steps per second against a bare loop, and several workers on a GPU.  Each step takes at most
@@ -68,9 +68,7 @@ def prepare(chosen: argparse.Namespace, folder: Path) -> str:
         changes = [
             f"{name} {recorded.get(name)}, here {fact}" for name, fact in machine.items() if recorded.get(name) != fact
         ]
-        return (
-            f"{folder} has results of another machine or version ({'; '.join(changes)}): another --output, or --again"
-        )
+        return f"{folder} has results of another machine or version ({'; '.join(changes)}): another --out, or --again"
     write(folder / "machine.json", machine)
     return ""
 
@@ -78,7 +76,7 @@ def prepare(chosen: argparse.Namespace, folder: Path) -> str:
 def main() -> int:
     """Run the steps that are due and print the table; exit code 1 if a step failed, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--output", default="runs/gpu-check", metavar="DIR", help="folder of the results")
+    parser.add_argument("--out", default="runs/gpu-check", metavar="DIR", help="folder of the results")
     parser.add_argument("--only", metavar="STEP", help=f"one step: {', '.join(STEPS)}")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="most minutes of a step")

@@ -244,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     fleet = commands.add_parser("capacity", help="a fleet YAML: shares of devices and links of the library")
     for command, name in ((trace, "client_behave_trace"), (fleet, "client_device_capacity")):
         command.add_argument("file", type=Path, help=f"FedScale's {name}, a pickle, or the same as JSON")
-        command.add_argument("-o", "--output", type=Path, required=True, help="the file to write")
+        command.add_argument("-o", "--out", type=Path, required=True, help="the file to write")
         command.add_argument("--force", action="store_true", help="replace a file that exists")
     trace.add_argument("--horizon", help="length of the trace, such as 7 d (default: the longest finish_time)")
     trace.add_argument("--clients", type=int, help="only the first N clients of the file")

@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--downloads", type=Path, required=True, help="export of unified_downloads")
     parser.add_argument("--uploads", type=Path, required=True, help="export of unified_uploads")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the .yaml file to write")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the .yaml file to write")
     parser.add_argument("--like", default="wifi-5", help="library link whose watts are taken (default: %(default)s)")
     parser.add_argument("--title", default="M-Lab NDT tests", help="title of the link in tables")
     parser.add_argument("--force", action="store_true", help="replace a file that exists")

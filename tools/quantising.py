@@ -85,7 +85,7 @@ def main() -> None:
         for seed in options.seeds:
             runs.append(options.folder / f"{base.split(',')[0].lower()}-{seed}")
             if not (runs[-1] / "weights.safetensors").exists():
-                edgefl.run(scenario, output=runs[-1], overrides=[*overrides, f"seed={seed}"])
+                edgefl.run(scenario, out=runs[-1], overrides=[*overrides, f"seed={seed}"])
         before = [metric(run, name, None) for run in runs]
         for to in KINDS:
             found = [metric(run, name, to) for run in runs]

@@ -101,7 +101,7 @@ def measured(calibration: Any, only: str | None) -> dict[str, Any]:
             if part in LINES:
                 given["fleet"]["server_link"] = LINES[part]
             print(f"{seed}/{len(cells)}: {part}, {method}, {schedule}", file=sys.stderr)
-            answer = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
+            answer = emulate(given, out=Path(folder) / str(seed), calibration=calibration)
             answers.append({"part": part, "method": method, "schedule": schedule, "answer": answer.to_data()})
     machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
     return {"machine": machine, "calibration": calibration, "answers": answers}
@@ -153,7 +153,7 @@ def figure(rows: list[Row], path: str) -> None:
 def main() -> None:
     """Measure or read, print, and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", help="file for the client-rounds as JSON")
+    parser.add_argument("-o", "--out", help="file for the client-rounds as JSON")
     parser.add_argument("--from", dest="source", help="file of an earlier call instead of measuring")
     parser.add_argument(
         "--calibration", choices=("works", "operators"), default="works",

@@ -27,7 +27,7 @@ def analyse(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output",
+            "--out",
             "-o",
             metavar="DIR",
             help="Folder that runs are stored in and reused from; default runs/NAME-analysis or RUN-analysis.",
@@ -60,7 +60,7 @@ def analyse(
         from edgefl.commands.analyse import command
 
         result = command.analyse(
-            given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
+            given, only=names, overrides=overrides or (), out=output, figure=figure, seeds=seeds, clients=clients,
             metric=metric, jobs=jobs, address=address, shard=shard, on_progress=on_progress,
         )  # fmt: skip
     if as_json:

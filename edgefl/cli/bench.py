@@ -26,7 +26,7 @@ def bench(
     overrides: Overrides = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs, which are reused; default runs/NAME."),
+        typer.Option("--out", "-o", metavar="DIR", help="Folder of the runs, which are reused; default runs/NAME."),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw the metric over the budget (png, pdf, svg, html).")
@@ -55,7 +55,7 @@ def bench(
     with interruptible(how_to_continue), progress:
         from edgefl.commands.bench import command
 
-        result = command.bench(suite, overrides=overrides or (), output=output, jobs=jobs, on_progress=progress)
+        result = command.bench(suite, overrides=overrides or (), out=output, jobs=jobs, on_progress=progress)
     if figure is not None:
         draw_figure(charts_of_bench(result)[0], Path(figure))
     print_json(result) if as_json else print_bench(result)

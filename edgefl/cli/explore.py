@@ -19,7 +19,7 @@ from edgefl.cli.old import AsJson, Overrides, Plugins, ScenarioFile, app, exampl
 def explore(
     scenario: ScenarioFile,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The page, a .html file.")
+        str, typer.Option("--out", "-o", metavar="FILE", help="The page, a .html file.")
     ] = "explore.html",
     vary: Annotated[
         list[str] | None,
@@ -49,7 +49,7 @@ def explore(
 
         command = explore_devices.explore_devices if devices else explore.explore
         result = command(
-            scenario, vary or (), overrides=overrides or (), output=output, jobs=jobs, on_progress=on_progress
+            scenario, vary or (), overrides=overrides or (), out=output, jobs=jobs, on_progress=on_progress
         )
     if as_json:
         print_json(result)

@@ -13,7 +13,7 @@ from edgefl.terminal import say
 @app.command(epilog=examples("edgefl calibrate --quick", "edgefl calibrate --quick -o mydevice.yaml --force"))
 def calibrate(
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="File for the profile: mydevice.yaml.")
+        str | None, typer.Option("--out", "-o", metavar="FILE", help="File for the profile: mydevice.yaml.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure for some seconds instead of a minute.")] = False,
@@ -77,7 +77,7 @@ def emulate(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="New folder for the runs; default: runs/NAME-emulated."),
+        typer.Option("--out", "-o", metavar="DIR", help="New folder for the runs; default: runs/NAME-emulated."),
     ] = None,
     plugins: Plugins = None,
     as_json: AsJson = False,

@@ -17,9 +17,7 @@ def report(
     run: RunFolder,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="The page, .html; default: report.html in the run's folder."
-        ),
+        typer.Option("--out", "-o", metavar="FILE", help="The page, .html; default: report.html in the run's folder."),
     ] = None,
     plugins: Plugins = None,
 ) -> None:
@@ -37,7 +35,7 @@ def figures(
     formats: Annotated[str, typer.Option("--format", metavar="NAME,...", help="File types: pdf, svg, png.")] = "pdf",
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for them; default: figures in the run's folder."),
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for them; default: figures in the run's folder."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -82,7 +80,7 @@ def explain(
 def trace(
     run: OneRun,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="The file; default: trace.json in the folder.")
+        str | None, typer.Option("--out", "-o", metavar="FILE", help="The file; default: trace.json in the folder.")
     ] = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
@@ -91,7 +89,7 @@ def trace(
     with observing() as on_progress:
         from edgefl.commands.export.perfetto import trace as command
 
-        result = command(run, output=output, on_progress=on_progress)
+        result = command(run, out=output, on_progress=on_progress)
     if as_json:
         print_json(result)
     else:
@@ -112,7 +110,7 @@ def export(
             "or peft (their LoRA).",
         ),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],
+    output: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="The folder to write to.")],
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:

@@ -56,7 +56,7 @@ def run(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="DIR", help="New folder for the run; default: runs/NAME.")
+        str | None, typer.Option("--out", "-o", metavar="DIR", help="New folder for the run; default: runs/NAME.")
     ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="DIR", help="Continue the run or comparison in this folder.")
@@ -102,7 +102,7 @@ def run(
                 from edgefl.commands.run import command
 
                 finished = command.run(
-                    scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
+                    scenario, out=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
                     shard=shard, on_progress=progress,
                 )  # fmt: skip
         except DivergedError as error:

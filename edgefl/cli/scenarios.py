@@ -47,7 +47,7 @@ def schema(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the schema to a file.")
+        str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the schema to a file.")
     ] = None,
     plugins: Plugins = None,
 ) -> None:

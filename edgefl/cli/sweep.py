@@ -41,10 +41,10 @@ def sweep(
     overrides: Overrides = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the rows (jsonl, csv), which are reused."),
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for the rows (jsonl, csv), which are reused."),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Also run each cell, in a folder below --output; can be resumed.")
+        bool, typer.Option("--train", help="Also run each cell, in a folder below --out; can be resumed.")
     ] = False,
     sensitivity: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def sweep(
         from edgefl.commands.sweep import command
 
         result = command.sweep(
-            scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,
+            scenario, vary or (), grid=grid, overrides=overrides or (), out=output, train=train,
             sensitivity_to=sensitivity, figure=figure, value=value, jobs=jobs, address=address, shard=shard,
             on_progress=on_progress,
         )  # fmt: skip

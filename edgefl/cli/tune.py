@@ -30,7 +30,7 @@ def tune(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder of the trials, which are reused; default runs/NAME-tune."
+            "--out", "-o", metavar="DIR", help="Folder of the trials, which are reused; default runs/NAME-tune."
         ),
     ] = None,
     jobs: Jobs = 1,
@@ -51,7 +51,7 @@ def tune(
         from edgefl.commands.tune import command
 
         result = command.tune(
-            scenario, search, trials=trials, metric=metric, seeds=seeds, overrides=overrides or (), output=output,
+            scenario, search, trials=trials, metric=metric, seeds=seeds, overrides=overrides or (), out=output,
             jobs=jobs, on_progress=progress,
         )  # fmt: skip
     print_json(result) if as_json else print_tuning(result)

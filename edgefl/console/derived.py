@@ -47,7 +47,7 @@ PYTHON_ONLY = {
 class Command:
     """A command: its function, and how its answers are printed.
 
-    ``forms`` names the function, ``module:name``, that prints an answer or returns its text in each form of ``--as``
+    ``answer`` names the class of the answer, ``module:Class``, for its JSON Schema.  ``forms`` names the function, ``module:name``, that prints an answer or returns its text in each form of ``--as``
     but ``json``, the default first.  ``full`` is the help of ``--full``, which the first form's function then takes.
     ``interrupted`` says what to do after Ctrl-C, given the folder that is being written, if there is one.
     ``of_answer`` names the function that makes the answer that is printed of what the function returns.
@@ -57,6 +57,7 @@ class Command:
     function: Callable[..., Any]
     public: Callable[..., Any]
     typed: tuple[str, ...]
+    answer: str
     forms: Mapping[str, str]
     full: str
     interrupted: Callable[[str | None], str]
@@ -138,6 +139,7 @@ COMMANDS: dict[str, Command] = {}
 
 def command(
     *typed: str,
+    answer: str,
     forms: Mapping[str, str],
     full: str = "",
     interrupted: str | Callable[[str | None], str] = "",
@@ -171,7 +173,7 @@ def command(
         public.__doc__ = docstring_of(function)
         public.__signature__ = _shown_signature(function)  # type: ignore[attr-defined]
         said = interrupted if callable(interrupted) else lambda folder: str(interrupted)
-        made = Command(function, public, typed, forms, full, said, of_answer, plain)
+        made = Command(function, public, typed, answer, forms, full, said, of_answer, plain)
         words = made.name if parent is None else f"{parent.info.name} {made.name}"
         COMMANDS[words] = made
         panel = next((title for title, names in GROUPS.items() if words in names), None)

@@ -87,7 +87,7 @@ def train_runs(scenario: Scenario, folder: Path, on_progress: OnProgress) -> lis
             on_progress(event, facts)
 
     if not is_comparison(folder):
-        return list(run(scenario, output=folder, on_progress=on_event).runs.values())
+        return list(run(scenario, out=folder, on_progress=on_event).runs.values())
     wanted = {label: _what_counts(combination.to_data()) for label, combination in scenario.combinations()}
     for label, known in read_run(folder).runs.items():
         if _what_counts(known.scenario) != wanted.get(label):

@@ -105,7 +105,7 @@ def _store_url(file: Path) -> str:
     url = f"sqlite:///{file.absolute()}"  # not escaped: MLflow makes the folder of a path that it reads itself
     if make_url(url).database != str(file.absolute()):
         raise RunError(
-            f"MLflow can't keep its store at {file}, whose path has a character of URLs; choose another --output, or "
+            f"MLflow can't keep its store at {file}, whose path has a character of URLs; choose another --out, or "
             "tracker: tensorboard"
         )
     return url

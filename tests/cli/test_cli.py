@@ -85,7 +85,7 @@ def test_a_wrong_scenario_is_said_with_its_place_and_nothing_is_written(
     call: Call, declared: str, command: str, wrong: str
 ) -> None:
     words, message = WRONG[wrong]
-    output = ["--output", "new"] if command in ("run", "sweep") else []
+    output = ["--out", "new"] if command in ("run", "sweep") else []
     code, out, err = call(command, declared, *words, *output, "--json")
     assert code == 2 and out == "" and message in err and "Traceback" not in err
     assert err.startswith("edgefl: error: ") and list(Path.cwd().iterdir()) == []
@@ -111,20 +111,20 @@ def test_a_missing_file_is_said_with_what_there_is(call: Call, command: str) -> 
 def test_a_folder_that_cannot_be_written_is_said(call: Call, declared: str, trainable: str, command: str) -> None:
     Path("file").write_text("mine")
     for folder in ("file/new", "/proc/new"):
-        code, out, err = call(command, trainable if command == "run" else declared, "--output", folder)
+        code, out, err = call(command, trainable if command == "run" else declared, "--out", folder)
         assert (code, out) == (2, "") and f"can't write {'a run to ' if command == 'run' else ''}{folder}: " in err
     assert Path("file").read_text() == "mine" and len(list(Path.cwd().iterdir())) == 1
 
 
 def test_declared_data_cannot_be_trained_on(call: Call, declared: str) -> None:
-    code, out, err = call("run", declared, "--output", "new")
+    code, out, err = call("run", declared, "--out", "new")
     assert (code, out) == (2, "") and "no samples to train on" in err and "edgefl profile" in err
     assert not Path("new").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device that is asked for")
 def test_a_device_that_is_not_there_is_said_before_anything_is_written(call: Call, trainable: str) -> None:
-    code, out, err = call("run", trainable, "--output", "new", "--set", "executor.device=cuda")
+    code, out, err = call("run", trainable, "--out", "new", "--set", "executor.device=cuda")
     assert (code, out) == (2, "") and "no CUDA device" in err
     assert not Path("new").exists()
 
@@ -146,7 +146,7 @@ def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, dec
 
 
 def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None:
-    code, out, err = call("run", trainable, "--output", "here")
+    code, out, err = call("run", trainable, "--out", "here")
     assert code == 0
     for words in (
         "Eligible clients by stage and kind",
@@ -163,7 +163,7 @@ def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None
     assert lines[-1] == "edgefl: records, weights and figures: here"
     assert "\x1b" not in out + err
     assert max(map(len, out.splitlines())) <= 100
-    code, out, err = call("run", trainable, "--output", "here")
+    code, out, err = call("run", trainable, "--out", "here")
     assert (code, out) == (2, "") and "continue it with --resume here" in err
     # a finished run that is resumed is reported again
     code, out, _ = call("run", "--resume", "here", "--json")
@@ -207,10 +207,10 @@ def test_a_finished_run_is_shown_without_its_data(
         hint = f"edgefl: every run: edgefl run --resume {folder} --full; at equal costs: edgefl compare {folder}\n"
         return f"{hint if compare else ''}edgefl: records, weights and figures: {folder}\n"
 
-    table = call("run", "it.yaml", "--output", "it", *full)[1]
+    table = call("run", "it.yaml", "--out", "it", *full)[1]
     assert "(0.333)" in table and "1.000 (1.000)       10" in table
     shutil.rmtree("it")
-    plain = call("run", "it.yaml", "--output", "it", "--json")[1]
+    plain = call("run", "it.yaml", "--out", "it", "--json")[1]
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
@@ -246,9 +246,9 @@ def test_profile(call: Call, declared: str) -> None:
 
 def test_sweep(call: Call, declared: str) -> None:
     words = ("--vary", "schedule=end-to-end,layerwise", "--vary", "fleet.budgets.memory=1KiB,1GiB")
-    code, out, _ = call("sweep", declared, *words, "--output", "grid")
+    code, out, _ = call("sweep", declared, *words, "--out", "grid")
     assert code == 0 and "memory 4" in out and "layerwise" in out and max(map(len, out.splitlines())) <= 100
-    code, out, _ = call("sweep", declared, *words, "--output", "grid", "--json")
+    code, out, _ = call("sweep", declared, *words, "--out", "grid", "--json")
     assert code == 0 and [r["eligible_share"] for r in json.loads(out)["rows"]] == [0.0, 1.0, 0.0, 1.0]
     assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv", "writer.lock"}
 
@@ -367,7 +367,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
 
 
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl", "run", trainable, "--output", "cut", "--json", "--set",
+    command = [sys.executable, "-m", "edgefl", "run", trainable, "--out", "cut", "--json", "--set",
                "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:

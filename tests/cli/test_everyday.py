@@ -359,7 +359,7 @@ def test_records_have_schemas(
     assert code == 0 and {"rounds", "clients", "scored", "explain"} <= set(schemas)
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
-    run = edgefl.run(tiny(evaluation={"every": 1, "clients": "20%"}), output=tmp_path / "run")
+    run = edgefl.run(tiny(evaluation={"every": 1, "clients": "20%"}), out=tmp_path / "run")
     for table in TABLES:
         records = run.records(table)
         assert records, table

@@ -36,7 +36,7 @@ NEEDED = {
 def evil(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, whose texts and names of fields are hostile wherever its readers take them."""
     folder = tmp_path_factory.mktemp("evil") / "run"
-    edgefl.run(tiny(schedule={"name": "end-to-end", "rounds": 1}, evaluation={"every": 1}), output=folder)
+    edgefl.run(tiny(schedule={"name": "end-to-end", "rounds": 1}, evaluation={"every": 1}), out=folder)
     made = 0
     for file, place in sorted(places(folder), key=lambda each: -len(each[1])):
         if place[-1] != "*" or not {(file, place[0]), (file, "*")} & NEEDED:
@@ -170,7 +170,7 @@ def named(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("named")
     scenario = {"edgefl": 1, **tiny(name="größe", schedule={"name": "end-to-end", "rounds": 1})}
     (folder / "mine.yaml").write_text(yaml.safe_dump(scenario, allow_unicode=True), encoding="utf-8")
-    edgefl.run(str(folder / "mine.yaml"), output=folder / "out")
+    edgefl.run(str(folder / "mine.yaml"), out=folder / "out")
     shutil.copytree(folder / "out", folder / os.fsdecode(b"caf\xe9"))
     return folder
 

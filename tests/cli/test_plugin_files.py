@@ -265,7 +265,7 @@ MODULE = """
 import edgefl, mine
 
 if __name__ == "__main__":
-    run = edgefl.run("mine.yaml", output="module", overrides=["executor.name=processes", "executor.workers=2"])
+    run = edgefl.run("mine.yaml", out="module", overrides=["executor.name=processes", "executor.workers=2"])
     assert run.is_finished
 """
 

@@ -27,7 +27,7 @@ def untrained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     def play(**sections: Any) -> Run:
         scenario = tiny(training={"mode": "none", "batch": 8}, **sections)
-        return edgefl.run(scenario, output=tmp_path_factory.mktemp("untrained") / "run")
+        return edgefl.run(scenario, out=tmp_path_factory.mktemp("untrained") / "run")
 
     return play
 

@@ -66,7 +66,7 @@ def test_all_commands_price_a_round_alike(tiny: Callable[..., dict[str, Any]], t
         kind: tuple(one["as_it_stands"]["costs"][name] for name in ("seconds", "joules"))
         for kind, one in edgefl.fit(scenario, device=place)["kinds"].items()
     }
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     judged = {r["kind"]: (r["costs"]["seconds"], r["costs"]["joules"]) for r in run.records("eligibility")}
     flown = {r["kind"]: (r["virtual_seconds"], r["energy_joules"]) for r in run.records("clients")}
     for other in (swept, fitted, judged, flown):
@@ -120,7 +120,7 @@ QUICK = ("nobody begins", "half of them fail", "asynchronous")
 def test_what_is_said_to_have_happened_is_the_sum_of_the_flights(
     tiny: Callable[..., dict[str, Any]], tmp_path: Path, trouble: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = edgefl.run(troubled(tiny, **TROUBLES[trouble]), output=tmp_path / "run")
+    run = edgefl.run(troubled(tiny, **TROUBLES[trouble]), out=tmp_path / "run")
     flights = lines(run.path)
     sums = {name: sum(flight[name] for flight in flights) for name in SPENT}
     planned = {
@@ -189,7 +189,7 @@ def test_a_client_that_dies_while_it_computes_has_executed_what_its_time_allows(
     device, shares = load_device(fleet["devices"]), []
     for policy in ({}, {"policy": "asynchronous", "concurrency": 3}):
         folder = tmp_path / f"run{len(policy)}"
-        edgefl.run({**scenario, "round": {**scenario["round"], **policy}}, output=folder)
+        edgefl.run({**scenario, "round": {**scenario["round"], **policy}}, out=folder)
         for flight in lines(folder):
             loading = sum(flight["memory_bytes"][part] for part in ("parameters", "buffers"))
             loading /= device.storage_bytes_per_second
@@ -210,7 +210,7 @@ def test_at_equal_bytes_a_run_whose_clients_fail_isnt_charged_for_what_they_neve
     for share in ("0%", "50%"):
         fleet = {**SLOW, "failures": {"before_download": share}}
         scenario = troubled(tiny, fleet=fleet, seed=int(share[0]) + 1)
-        runs.append(edgefl.run(scenario, output=tmp_path / share[0]))
+        runs.append(edgefl.run(scenario, out=tmp_path / share[0]))
     carried = [sum(f[name] for f in lines(run.path) for name in CARRIED) for run in runs]
     assert carried[1] < 0.8 * carried[0]
     part = next(each for each in edgefl.compare([run.path for run in runs]).equal if each.axis == "bytes")

@@ -25,13 +25,13 @@ pytestmark = pytest.mark.usefixtures("with_pictures")  # workers draw theirs
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serial") / "run"
-    edgefl.run(GRID, output=folder)
+    edgefl.run(GRID, out=folder)
     return folder
 
 
 def test_runs_side_by_side_have_the_bytes_of_runs_one_after_the_other(serial, tmp_path):
     events = []
-    edgefl.run(GRID, output=tmp_path / "run", jobs=2, on_progress=lambda event, facts: events.append((event, facts)))
+    edgefl.run(GRID, out=tmp_path / "run", jobs=2, on_progress=lambda event, facts: events.append((event, facts)))
     assert contents(tmp_path / "run") == contents(serial)
     cells = [facts for event, facts in events if event == "cell"]
     assert [facts["done"] for facts in cells if facts["status"] == "done"] == [1, 2, 3, 4]
@@ -40,13 +40,13 @@ def test_runs_side_by_side_have_the_bytes_of_runs_one_after_the_other(serial, tm
 
 def test_shards_share_a_folder_and_the_last_one_finishes_it(serial, tmp_path):
     folder = tmp_path / "run"
-    first = edgefl.run(GRID, output=folder, shard="2/3")
+    first = edgefl.run(GRID, out=folder, shard="2/3")
     assert not first.is_finished
-    edgefl.run(GRID, output=folder, shard="3/3")
-    assert edgefl.run(GRID, output=folder, shard="1/3").is_finished
+    edgefl.run(GRID, out=folder, shard="3/3")
+    assert edgefl.run(GRID, out=folder, shard="1/3").is_finished
     assert contents(folder) == contents(serial)
     with pytest.raises(RunError, match="the comparison of another scenario"):
-        edgefl.run(GRID, output=folder, shard="1/3", overrides=["training.batch=4"])
+        edgefl.run(GRID, out=folder, shard="1/3", overrides=["training.batch=4"])
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -102,42 +102,42 @@ def test_shards_are_disjoint_and_cover_all():
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "1", "x/2", "-1/2", "1/2/3", "1.5/2", ""])
 def test_a_shard_outside_its_range_is_refused(text, tmp_path):
     with pytest.raises(RunError, match="shard") as refusal:
-        edgefl.run(GRID, output=tmp_path / "run", shard=text)
+        edgefl.run(GRID, out=tmp_path / "run", shard=text)
     assert "\n" not in str(refusal.value) and refusal.value.exit_code == 2
     assert not (tmp_path / "run").exists()
 
 
 def test_a_single_run_has_no_shards_and_jobs_are_counted_from_one(tmp_path):
     with pytest.raises(RunError, match="compares nothing"):
-        edgefl.run({**GRID, "compare": {}}, output=tmp_path / "run", shard="1/2")
+        edgefl.run({**GRID, "compare": {}}, out=tmp_path / "run", shard="1/2")
     with pytest.raises(RunError, match="jobs must be 1 or more"):
-        edgefl.run(GRID, output=tmp_path / "run", jobs=0)
+        edgefl.run(GRID, out=tmp_path / "run", jobs=0)
 
 
 def test_an_analysis_is_the_same_side_by_side_and_in_shards(tmp_path):
     scenario = {**GRID, "compare": {}, "data": {**GRID["data"], "clients": {"image": 2, "text": 2}},
                 "schedule": {"name": "end-to-end", "rounds": 1}, "evaluation": {"every": 1}}  # fmt: skip
     scenario["model"] = {"image": GRID["model"]["image"], "text": {"blocks": 1, "width": 8, "heads": 2, "tokens": 12}}
-    plain = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "a")
-    beside = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "b", jobs=2)
-    part = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "c", shard="2/2")
+    plain = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "a")
+    beside = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "b", jobs=2)
+    part = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "c", shard="2/2")
     assert (part["runs"], part["left"]) == (4, 2) and "shapley" not in part
-    shards = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "c", shard="1/2")
+    shards = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "c", shard="1/2")
     assert plain["shapley"] == beside["shapley"] == shards["shapley"]
     runs = [{name: bytes_ for name, bytes_ in contents(tmp_path / folder).items() if name != "analysis.json"}
             for folder in "abc"]  # fmt: skip
     assert runs[0] == runs[1] == runs[2] and len(runs[0]) > 12
     with pytest.raises(RunError, match="write it as K/M"):
-        edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "d", shard="one")
+        edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "d", shard="one")
 
 
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards(train, tmp_path):
-    plain = edgefl.sweep(GRID, output=tmp_path / "a", train=train)
-    beside = edgefl.sweep(GRID, output=tmp_path / "b", train=train, jobs=2)
-    part = edgefl.sweep(GRID, output=tmp_path / "c", train=train, shard="2/2")
+    plain = edgefl.sweep(GRID, out=tmp_path / "a", train=train)
+    beside = edgefl.sweep(GRID, out=tmp_path / "b", train=train, jobs=2)
+    part = edgefl.sweep(GRID, out=tmp_path / "c", train=train, shard="2/2")
     assert [row["label"] for row in part["rows"]] == [row["label"] for row in plain["rows"]][1::2]
-    shards = edgefl.sweep(GRID, output=tmp_path / "c", train=train, shard="1/2", jobs=2)
+    shards = edgefl.sweep(GRID, out=tmp_path / "c", train=train, shard="1/2", jobs=2)
     assert plain == beside == replace(shards, predictions=plain.predictions)
     assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
 
@@ -152,8 +152,8 @@ def test_a_shard_of_a_sweep_that_is_being_written_is_refused(tmp_path):
         assert other.stdout.readline() == b"locked\n"
         try:
             with pytest.raises(RunError, match="another process is writing"):
-                edgefl.sweep(GRID, output=tmp_path / "s", shard="1/2")
-            edgefl.sweep(GRID, output=tmp_path / "s", shard="2/2")
+                edgefl.sweep(GRID, out=tmp_path / "s", shard="1/2")
+            edgefl.sweep(GRID, out=tmp_path / "s", shard="2/2")
         finally:
             other.kill()
 
@@ -212,7 +212,7 @@ def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
 
 def test_a_failed_run_is_told_at_the_end_and_the_others_are_finished(tmp_path):
     folder = tmp_path / "run"
-    edgefl.run(GRID, output=folder, shard="1/4")
+    edgefl.run(GRID, out=folder, shard="1/4")
     first, second, *_ = comparison(folder).values()
     (first / "weights.safetensors").write_bytes(b"changed")
     with pytest.raises(RunError, match=r"1 of 4 failed: fedavg,seed=1: .*go on with: edgefl run --resume ") as failure:

@@ -31,7 +31,7 @@ pytestmark = [*QUIET, pytest.mark.usefixtures("with_pictures")]  # workers draw 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serial") / "run"
-    edgefl.run(GRID, output=folder)
+    edgefl.run(GRID, out=folder)
     return folder
 
 
@@ -56,7 +56,7 @@ def silent(event, facts):
 def test_runs_on_ray_have_the_bytes_of_runs_one_after_the_other(serial, head, tmp_path):
     events = []
     edgefl.run(
-        GRID, output=tmp_path / "run", jobs=2, address=head.address, on_progress=lambda *event: events.append(event)
+        GRID, out=tmp_path / "run", jobs=2, address=head.address, on_progress=lambda *event: events.append(event)
     )
     assert contents(tmp_path / "run") == contents(serial)
     cells = [facts for event, facts in events if event == "cell"]
@@ -87,7 +87,7 @@ def test_an_error_ends_its_own_cell_and_a_killed_job_is_replaced(head, tmp_path,
 
 def refusal(tmp_path, address, scenario=GRID, jobs=2):
     with pytest.raises(RunError) as error:
-        edgefl.run(scenario, output=tmp_path / "run", jobs=jobs, address=address)
+        edgefl.run(scenario, out=tmp_path / "run", jobs=jobs, address=address)
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
     return str(error.value)
@@ -134,8 +134,8 @@ def test_a_job_takes_what_its_cells_use(executor, share, places):
 @pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_a_sweep_and_an_analysis_are_equal_on_ray(head, train, tmp_path):
-    plain = edgefl.sweep(GRID, output=tmp_path / "a", train=train)
-    beside = edgefl.sweep(GRID, output=tmp_path / "b", train=train, jobs=2, address=head.address)
+    plain = edgefl.sweep(GRID, out=tmp_path / "a", train=train)
+    beside = edgefl.sweep(GRID, out=tmp_path / "b", train=train, jobs=2, address=head.address)
     assert plain == beside and contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
@@ -143,8 +143,8 @@ def test_rows_of_a_sweep_and_an_analysis_are_equal_on_ray(head, train, tmp_path)
 def test_an_analysis_is_equal_on_ray(head, tmp_path):
     scenario = {**GRID, "compare": {}, "data": {**GRID["data"], "clients": {"image": 2, "text": 2}}}
     scenario["model"] = {"image": GRID["model"]["image"], "text": {"blocks": 1, "width": 8, "heads": 2, "tokens": 12}}
-    plain = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "a")
-    beside = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "b", jobs=2, address=head.address)
+    plain = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "a")
+    beside = edgefl.analyse(scenario, only=["shapley"], out=tmp_path / "b", jobs=2, address=head.address)
     assert plain["shapley"] == beside["shapley"]
     assert {name: raw for name, raw in contents(tmp_path / "a").items() if name != "analysis.json"} == {
         name: raw for name, raw in contents(tmp_path / "b").items() if name != "analysis.json"
@@ -169,7 +169,7 @@ def assert_same_runs(folder, other):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a job", "a node"])
 def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
-    edgefl.run(LONG, output=tmp_path / "serial")
+    edgefl.run(LONG, out=tmp_path / "serial")
     lost = []
 
     def observe(event, facts):
@@ -182,7 +182,7 @@ def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
 
     jobs = 3 if what == "a node" else 2  # of three, one is on each node at least
     with pytest.warns(RuntimeWarning, match="was lost .* it is begun once more"):
-        edgefl.run(LONG, output=tmp_path / "run", jobs=jobs, address=three.address, on_progress=observe)
+        edgefl.run(LONG, out=tmp_path / "run", jobs=jobs, address=three.address, on_progress=observe)
     assert lost and read_run(tmp_path / "run").is_finished
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
@@ -200,10 +200,10 @@ def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypa
 
     ended = pytest.raises(RunError, match="has had room .* --resume")
     with pytest.warns(RuntimeWarning, match="was lost"), ended as error:
-        edgefl.run(LONG, output=tmp_path / "run", jobs=2, address=three.address, on_progress=observe)
+        edgefl.run(LONG, out=tmp_path / "run", jobs=2, address=three.address, on_progress=observe)
     assert error.value.exit_code == 1
     assert edgefl.run(resume=tmp_path / "run").is_finished
-    edgefl.run(LONG, output=tmp_path / "serial")
+    edgefl.run(LONG, out=tmp_path / "serial")
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
 
@@ -225,7 +225,7 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
     assert len(jobs) == 2 and not alive
     assert not read_run(folder).is_finished
     assert edgefl.run(resume=folder, jobs=2, address=three.address).is_finished
-    edgefl.run(LONG, output=tmp_path / "serial")
+    edgefl.run(LONG, out=tmp_path / "serial")
     assert_same_runs(folder, tmp_path / "serial")
     assert not list(tmp_path.rglob(".edgefl-*"))
 

@@ -162,7 +162,7 @@ def test_what_isnt_there_is_one_line(unequal: Run, round: int, client: int | Non
 
 def test_a_comparison_and_a_changed_record_are_one_line(tiny: Tiny, unequal: Run, tmp_path: Path) -> None:
     scenario = tiny(training={"mode": "none"}, compare={"seed": [1, 2]})
-    edgefl.run(scenario, output=tmp_path / "both")
+    edgefl.run(scenario, out=tmp_path / "both")
     with pytest.raises(RunError, match="is a comparison; give the folder of one of its runs: .*seed=1"):
         edgefl.explain(tmp_path / "both", 1)
     with pytest.raises(RunError, match="there is no run at"):

@@ -94,7 +94,7 @@ def test_tensorboard_reads_an_export(layerwise_run: Run, tmp_path: Path) -> None
 
 def test_mlflow_reads_an_export_of_a_comparison(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(training={"mode": "none"}, compare={"training.batch": [4, 8]})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     for _ in range(2):  # the second replaces the first
         edgefl.export(run.path, "mlflow", tmp_path / "out")
     found = stored(tmp_path / "out" / "mlflow.db")
@@ -199,7 +199,7 @@ def test_a_run_writes_what_an_export_writes_also_after_a_break(tiny: Tiny, tmp_p
 
     scenario = tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 4}, tracker="tensorboard")
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=tmp_path / "run", on_progress=stop)
+        edgefl.run(scenario, out=tmp_path / "run", on_progress=stop)
     run = edgefl.run(resume=tmp_path / "run")
     check_events(run, run.path / "tensorboard")
     edgefl.export(run.path, "tensorboard", tmp_path / "out")
@@ -207,9 +207,7 @@ def test_a_run_writes_what_an_export_writes_also_after_a_break(tiny: Tiny, tmp_p
 
 
 def test_a_comparison_has_one_store(tiny: Tiny, tmp_path: Path) -> None:
-    run = edgefl.run(
-        tiny(training={"mode": "none"}, tracker="mlflow", compare={"seed": [1, 2]}), output=tmp_path / "run"
-    )
+    run = edgefl.run(tiny(training={"mode": "none"}, tracker="mlflow", compare={"seed": [1, 2]}), out=tmp_path / "run")
     assert run.is_finished and set(stored(tmp_path / "run" / "mlflow.db")) == {"seed=1", "seed=2"}
 
 
@@ -221,7 +219,7 @@ def test_a_log_that_ends_early_doesnt_end_the_run(tiny: Tiny, tmp_path: Path) ->
 
     scenario = tiny(training={"mode": "none"}, tracker="mlflow", schedule={"name": "end-to-end", "rounds": 3})
     with pytest.warns(RuntimeWarning, match="the tracker's log ends here, and the run goes on"):
-        run = edgefl.run(scenario, output=tmp_path / "run", on_progress=spoil)
+        run = edgefl.run(scenario, out=tmp_path / "run", on_progress=spoil)
     assert run.is_finished and len(run.records("rounds")) == 3
 
 
@@ -238,7 +236,7 @@ def test_a_missing_package_is_told_before_anything_is_written(
     with pytest.raises(
         RunError, match=r"tensorboard needs a package .*: pip install tensorboard \(or, .*\[tensorboard\]"
     ):
-        edgefl.run(tiny(tracker="tensorboard"), output=tmp_path / "run")
+        edgefl.run(tiny(tracker="tensorboard"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(RunError, match="mlflow needs a package that isn't installed: pip install alembic"):
         edgefl.export(layerwise_run.path, "mlflow", tmp_path / "out")
@@ -271,7 +269,7 @@ def test_towers_leave_for_peft_and_transformers_and_start_another_run(tiny: Tiny
     }
     scenario = tiny(model=towers, adapter={"name": "lora", "rank": 2, "also": ["head", "norm"]})
     scenario["data"] = {**scenario["data"], "clients": {"image": 2, "text": 1}}
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     facts = edgefl.export(run.path, "peft", tmp_path / "peft")
     assert {Path(file) for file in facts["files"]} == {p for p in (tmp_path / "peft").rglob("*") if p.is_file()}
     for kind, tower in towers.items():
@@ -309,6 +307,6 @@ def test_a_folder_of_peft_is_of_one_tower(tiny: Tiny, tmp_path: Path) -> None:
     for weights in ("adapter", {"audio": "adapter"}):
         scenario = tiny(adapter={"name": "lora", "weights": weights})
         with pytest.raises(ScenarioError, match=r"one tower: write \{MODALITY: DIR\}, with image or text"):
-            edgefl.run(scenario, output=tmp_path / "run")
+            edgefl.run(scenario, out=tmp_path / "run")
     with pytest.raises(ScenarioError, match="weights are factors of LoRA, not of bitfit: set name: lora"):
-        edgefl.run(tiny(adapter={"name": "bitfit", "weights": "adapter"}), output=tmp_path / "run")
+        edgefl.run(tiny(adapter={"name": "bitfit", "weights": "adapter"}), out=tmp_path / "run")

@@ -85,7 +85,7 @@ def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(tiny: Tiny, t
     scenario = load(tiny(), ["schedule.rounds=4", "training.epochs=8"])
     expected = host_need.expected_seconds(scenario, compose(scenario))
     started = time.perf_counter()
-    edgefl.run(scenario, output=tmp_path / "run")
+    edgefl.run(scenario, out=tmp_path / "run")
     took = time.perf_counter() - started
     assert 0 < expected < 600 and expected / 10 < took < 60 + expected * 10
 
@@ -107,5 +107,5 @@ def test_the_expected_time_of_a_simulation_is_so_within_a_factor_of_three(
         if event == "start":
             started.append(time.process_time())
 
-    edgefl.run(scenario, output=tmp_path / "run", on_progress=begins)
+    edgefl.run(scenario, out=tmp_path / "run", on_progress=begins)
     assert expected / 3 < time.process_time() - started[0] < 3 * expected

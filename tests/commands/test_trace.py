@@ -29,7 +29,7 @@ METADATA = {"process_name": "name", "thread_name": "name", "process_sort_index":
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
     run: Run = request.getfixturevalue(request.param)
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    facts = edgefl.trace(run.path, output=path)
+    facts = edgefl.trace(run.path, out=path)
     whole = json.loads(path.read_text())
     assert facts["events"] == len(whole["traceEvents"]) and facts["rounds"] == len(run.records("rounds"))
     return run, whole
@@ -125,6 +125,6 @@ def test_the_file_is_beside_the_records_unless_named(untrained: Any, tmp_path: P
     assert edgefl.trace(run.path)["file"] == str(run.path / "trace.json")
     edgefl.read_run(run.path)  # the folder is still one of a run
     with pytest.raises(RunError, match="can't write"):
-        edgefl.trace(run.path, output=tmp_path / "none" / "trace.json")
+        edgefl.trace(run.path, out=tmp_path / "none" / "trace.json")
     with pytest.raises(RunError, match="it is a folder"):
-        edgefl.trace(run.path, output=tmp_path)
+        edgefl.trace(run.path, out=tmp_path)

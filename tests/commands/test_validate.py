@@ -212,7 +212,7 @@ def test_a_step_without_a_price_is_refused_before_anything_is_written(
     with pytest.raises(EdgeflError, match=message) as by_validate:
         edgefl.validate(scenario)
     with pytest.raises(EdgeflError, match=message) as by_run:
-        edgefl.run(scenario, output=tmp_path / "run")
+        edgefl.run(scenario, out=tmp_path / "run")
     assert str(by_run.value) == str(by_validate.value) and by_run.value.exit_code == 2
     assert not (tmp_path / "run").exists()
 
@@ -228,7 +228,7 @@ def test_a_step_of_edgefls_own_parts_is_tried(tiny: Tiny, tmp_path: Path) -> Non
 def test_products_with_vectors_and_of_two_inputs_have_a_price(tiny: Tiny, tmp_path: Path, towers: Path) -> None:
     scenario = tiny(data=PICTURES, model={"image": {"tower": "vectors"}}, schedule=LAYERWISE)
     assert edgefl.validate(scenario)["combinations"]
-    assert edgefl.run(scenario, output=tmp_path / "run").is_finished
+    assert edgefl.run(scenario, out=tmp_path / "run").is_finished
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

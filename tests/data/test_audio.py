@@ -201,7 +201,7 @@ def test_clients_that_see_hear_and_do_both_learn(tmp_path):
     import edgefl
 
     short = ["compare={}", "schedule.rounds=12", "evaluation.every=12"]
-    found = edgefl.run("spoken-digits", overrides=short, output=tmp_path / "run")
+    found = edgefl.run("spoken-digits", overrides=short, out=tmp_path / "run")
     metrics = found.result["metrics"]
     for kind in ("image", "audio", "image-audio"):
         assert metrics[kind]["accuracy"] > 0.5

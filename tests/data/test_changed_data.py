@@ -50,9 +50,9 @@ def test_changed_files_are_seen_and_unchanged_ones_are_opened_once(scenario: dic
 
 
 def test_a_second_command_sees_them(scenario: dict[str, Any], tmp_path: Path) -> None:
-    before = edgefl.run(scenario, output=tmp_path / "one").records("rounds")[0]["samples"]
+    before = edgefl.run(scenario, out=tmp_path / "one").records("rounds")[0]["samples"]
     miniatures.cifar100(tmp_path / "cifar100", 90, 20)
-    after = edgefl.run(scenario, output=tmp_path / "two").records("rounds")[0]["samples"]
+    after = edgefl.run(scenario, out=tmp_path / "two").records("rounds")[0]["samples"]
     assert after["image"] > before["image"]
 
 

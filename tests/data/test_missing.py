@@ -284,7 +284,7 @@ def test_a_run_on_a_table_with_gaps_trains_all_three_kinds(tmp_path: Path) -> No
     run = edgefl.run(
         {"model": MODELS, "data": data, "schedule": {"name": "end-to-end", "rounds": 1}, "training": {"batch": 8},
          "round": {"cohort": 1.0}},
-        output=tmp_path / "run",
+        out=tmp_path / "run",
     )  # fmt: skip
     clients = run.records("clients")
     assert sorted(client["kind"] for client in clients) == ["image"] * 3 + ["image-text"] * 3 + ["text"] * 3

@@ -71,6 +71,6 @@ def test_minilm_trains_with_its_own_tokenizer(tmp_path: Path) -> None:
         "training": {"batch": 8},
         "round": {"cohort": 1},
     }
-    done = edgefl.run(scenario, output=tmp_path / "run")
+    done = edgefl.run(scenario, out=tmp_path / "run")
     assert done.clients["memory_error"].dropna().abs().max() == 0
     assert done.model("text").text.embedding.word_embeddings.weight.shape == (30522, 384)

@@ -72,7 +72,7 @@ def test_power_is_that_of_the_phases_that_take_time(device: str, link: str, flop
 
 
 def test_power_refuses_the_devices_that_draw_more(six: Callable[..., Any], tmp_path: Path) -> None:
-    run = edgefl.run(six({"power": "7.5 W"}, round={"cohort": 6}), output=tmp_path / "run")
+    run = edgefl.run(six({"power": "7.5 W"}, round={"cohort": 6}), out=tmp_path / "run")
     verdicts = run.records("eligibility")
     assert len(verdicts) == 6
     for verdict in verdicts:
@@ -91,7 +91,7 @@ def test_power_refuses_the_devices_that_draw_more(six: Callable[..., Any], tmp_p
 
 def test_a_scenario_without_power_has_none_in_its_records(six: Callable[..., Any], tmp_path: Path) -> None:
     for name, budgets in (("left out", {}), ("unlimited", {"power": "unlimited"})):
-        run = edgefl.run(six(budgets), output=tmp_path / name)
+        run = edgefl.run(six(budgets), out=tmp_path / name)
         assert {tuple(v["costs"]) for v in run.records("eligibility")} == {BUDGETS}
         assert "power" not in (run.path / "scenario.yaml").read_text(encoding="utf-8")
     resolved = load(six({"power": "5..10 W"})).to_data()["fleet"]["budgets"]
@@ -123,7 +123,7 @@ def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
 def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path: Path) -> None:
     stated = {"memory": {"1 KiB": "50%", "50% of device": "50%"}, "bytes_per_round": {"1..2 GB": 2, "unlimited": 4}}
     scenario = six(stated, round={"cohort": 6})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     verdicts = run.records("eligibility")
     small = {v["client"] for v in verdicts if not v["eligible"]}
     assert len(small) == 3 and {v["binding"] for v in verdicts if v["client"] in small} == {"memory"}
@@ -174,7 +174,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     limit = sorted(set(takes.values()))[-2]  # which refuses the client that takes most of its battery
     assert 0 in takes.values() and 0 < limit < largest
     scenario = six({"charge": limit}, round={"cohort": 6})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     for verdict in run.records("eligibility"):
         share = takes[verdict["client"]]
         assert verdict["costs"]["charge"] == share
@@ -239,6 +239,6 @@ def test_a_selection_knows_devices_and_watts(six: Callable[..., Any], tmp_path: 
     edgefl.register("selection", "frugal")(Frugal)
     scenario = six({}, round={"cohort": 2, "selection": "frugal"})
     scenario["fleet"]["links"] = "wifi-5"
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     least = min(NAMES, key=lambda name: watts_by_hand(name, "wifi-5"))
     assert [client["device"] for client in run.records("clients")] == [least] * 2

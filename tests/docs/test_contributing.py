@@ -33,7 +33,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The scenario of CONTRIBUTING."""
-    return edgefl.run(mylab / "scenario.yaml", output=tmp_path_factory.mktemp("run") / "run")
+    return edgefl.run(mylab / "scenario.yaml", out=tmp_path_factory.mktemp("run") / "run")
 
 
 def test_every_part_has_a_page_with_an_example():
@@ -102,7 +102,7 @@ def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
         scenario = mylab / "scenario.yaml"
         training = "training={optimizer: sgd, lr: 0.5, batch: 16}"
         changes = [f"method.share={share}", training, "schedule={name: thaw, warm_up: 0, rounds: 1}"]
-        done = edgefl.run(scenario, output=tmp_path / str(share), overrides=changes)
+        done = edgefl.run(scenario, out=tmp_path / str(share), overrides=changes)
         (client,) = (c for c in done.records("clients") if c["outcome"] == "finished")
         assert client["samples"] == 16
         setup = compose(load(scenario, overrides=changes))
@@ -119,7 +119,7 @@ def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
 
 def test_a_share_of_all_is_fedavg(mylab, tmp_path):
     scenario = mylab / "scenario.yaml"
-    runs = [edgefl.run(scenario, output=tmp_path / str(i), overrides=[f"method={m}"]).weights()
+    runs = [edgefl.run(scenario, out=tmp_path / str(i), overrides=[f"method={m}"]).weights()
             for i, m in enumerate(("fedavg", "{name: sparse, share: 1}"))]  # fmt: skip
     assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
 
@@ -165,7 +165,7 @@ def test_the_pages_scaffold_is_the_packages(mylab, tmp_path):
         "data.partition={quantity: 1}",
     ]
     page, package = (
-        edgefl.run(mylab / "scaffold.yaml", output=tmp_path / method, overrides=[*changes, f"method={method}"])
+        edgefl.run(mylab / "scaffold.yaml", out=tmp_path / method, overrides=[*changes, f"method={method}"])
         for method in ("my-scaffold", "scaffold")
     )
     theirs = {address.replace("table/control/", "table/c/"): value for address, value in package.weights().items()}

@@ -98,9 +98,9 @@ def test_a_server_optimizer_of_ones_own_steps_and_keeps(mylab: Path, tmp_path: P
     """Every coordinate moves by the rate, or not at all where the change is zero; the mean is in the checkpoint."""
     scenario = mylab / "robust.yaml"
     changes = ["schedule.rounds=1", "aggregation.lr=0.25"]
-    run = edgefl.run(scenario, output=tmp_path / "run", overrides=changes)
+    run = edgefl.run(scenario, out=tmp_path / "run", overrides=changes)
     plain = ["aggregation={rule: mean}", "training.lr=1e-30", "schedule.rounds=1"]
-    start = edgefl.run(scenario, output=tmp_path / "start", overrides=plain)
+    start = edgefl.run(scenario, out=tmp_path / "start", overrides=plain)
     first, after = start.weights(), run.weights()
     steps = {float(x) for a, t in after.items() if a.startswith("image/") for x in (t - first[a]).unique()}
     assert all(min(abs(step), abs(abs(step) - 0.25)) < 1e-6 for step in steps) and len(steps) > 1
@@ -133,9 +133,9 @@ def test_a_rule_of_ones_own_goes_with_every_method(method: str, tmp_path: Path) 
     data = {**data, "round": {"cohort": 1.0}, "aggregation": {"rule": "last"}}
     if method in OWN_MODELS:
         with pytest.raises(EdgeflError, match="has no models to average"):
-            edgefl.run(data, output=tmp_path / "run")
+            edgefl.run(data, out=tmp_path / "run")
         return
-    run = edgefl.run(data, output=tmp_path / "run")
+    run = edgefl.run(data, out=tmp_path / "run")
     assert asked and all(t.isfinite().all() for t in run.weights().values() if t.is_floating_point())
 
 

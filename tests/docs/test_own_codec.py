@@ -99,9 +99,9 @@ def test_a_runs_bytes_are_those_of_the_files(mylab: Path) -> None:
 
 
 def test_what_is_sent_and_trained_is_the_same_in_workers(mylab: Path, tmp_path: Path) -> None:
-    inline = edgefl.run(mylab / "robust.yaml", output=tmp_path / "inline")
+    inline = edgefl.run(mylab / "robust.yaml", out=tmp_path / "inline")
     workers = ["executor={name: processes, workers: 2, device: cpu}"]
-    other = edgefl.run(mylab / "robust.yaml", output=tmp_path / "workers", overrides=workers)
+    other = edgefl.run(mylab / "robust.yaml", out=tmp_path / "workers", overrides=workers)
     assert_equal_tensors(other.weights(), inline.weights())
     assert inline.records("clients")[0]["upload_bytes"] < inline.records("clients")[0]["download_bytes"] / 8
 

@@ -67,12 +67,12 @@ def test_owls_take_part_in_their_half_of_the_day(tmp_path: Path) -> None:
         round={"cohort": 2},
         fleet={"devices": "raspberry-pi-4-4gb", "availability": {"night-owls": {"day": 0.1}}},
     )
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     asked = [(row["client"], row["dispatched_virtual_seconds"]) for row in run.records("clients")]
     assert len(asked) >= 8 and len({client % 2 for client, _ in asked}) == 2
     assert all(int(at // 0.05) % 2 == client % 2 for client, at in asked)
     assert load(run.path / "scenario.yaml") == load(given)
-    again = edgefl.run(run.path / "scenario.yaml", output=tmp_path / "again")
+    again = edgefl.run(run.path / "scenario.yaml", out=tmp_path / "again")
     assert again.records("clients") == run.records("clients")
 
 
@@ -134,7 +134,7 @@ def change_by_hand(setup: Any, client: int) -> dict[str, torch.Tensor]:
 def test_a_change_sent_back_moves_the_mean_as_by_hand(tmp_path: Path) -> None:
     """Of four clients of 24 samples one sends -3 times its change: the mean of d1, d2, d3 and -3 d4."""
     attack = {"name": "three-back", "share": "25%"}
-    run = edgefl.run(scenario(fleet={"failures": {"attack": attack}}), output=tmp_path / "run")
+    run = edgefl.run(scenario(fleet={"failures": {"attack": attack}}), out=tmp_path / "run")
     rows = run.records("clients")
     assert [row["samples"] for row in rows] == [24] * 4 and [r["attack"] for r in rows].count("three-back") == 1
     setup = compose(load(scenario()))
@@ -178,7 +178,7 @@ def turning(tmp_path_factory: pytest.TempPathFactory) -> Run:
         schedule={"name": "end-to-end", "rounds": 6},
         training={"batch": 24, "lr": 5e-3},
     )
-    return edgefl.run(given, output=tmp_path_factory.mktemp("turning") / "run")
+    return edgefl.run(given, out=tmp_path_factory.mktemp("turning") / "run")
 
 
 def test_a_pretext_task_is_scored_as_by_hand(turning: Run) -> None:
@@ -234,7 +234,7 @@ def test_what_is_wrong_with_a_task_is_told() -> None:
 def test_a_bottleneck_is_what_is_sent_and_what_trains(tmp_path: Path) -> None:
     """Its bytes in closed form: down and up nets of each block, and the head; nothing else moves."""
     given = scenario(adapter={"name": "bottleneck", "width": 8}, schedule={"name": "end-to-end", "rounds": 2})
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     own = BLOCKS * (WIDTH * 8 + 8 + 8 * WIDTH + WIDTH) + (WIDTH + 1) * CLASSES
     assert {row["upload_bytes"] for row in run.records("clients")} == {4 * own}
     assert {row["download_bytes"] for row in run.records("clients")} == {4 * own}
@@ -255,7 +255,7 @@ def test_an_adapted_model_begins_as_the_model_and_keeps_its_net(tmp_path: Path, 
     plain.load_state_dict({name: state[name] for name, _ in plain.named_parameters()}, strict=False)
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     assert torch.equal(adapted.eval().logits("image", images), plain.eval().logits("image", images))
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     leaving = run.model("image")
     assert any("bottleneck" in name for name, _ in leaving.named_parameters())
     with torch.no_grad():
@@ -303,7 +303,7 @@ def test_what_workers_cant_import_is_refused(sections: dict[str, Any], tmp_path:
     with pytest.raises(
         ScenarioError, match="worker processes can't import the .*, which a notebook or a program's own"
     ):
-        edgefl.run(scenario(executor=WORKERS, **sections), output=tmp_path / "run")
+        edgefl.run(scenario(executor=WORKERS, **sections), out=tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -324,7 +324,7 @@ def test_workers_train_as_this_process_does(tmp_path: Path) -> None:
     registry.load_plug_in(tmp_path / "backwards.py")
     try:
         runs = [
-            edgefl.run(scenario(executor=executor, **sections), output=tmp_path / str(executor["name"])).weights()
+            edgefl.run(scenario(executor=executor, **sections), out=tmp_path / str(executor["name"])).weights()
             for executor in (WORKERS, {"name": "inline", "device": "cpu"})
         ]
     finally:

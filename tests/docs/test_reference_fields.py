@@ -114,7 +114,7 @@ def played(
     training, stop = {"batch": 8, "lr_schedule": "cosine"}, {"metric": "image.accuracy", "target": 0.0}
     evaluation = {"every": 10, "fold": 10}
     scenario = tiny(schedule=elastic, evaluation=evaluation, fleet=fleet, training=training, stop=stop)
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
 
 
 SPOKEN = {"audio": {"audio": {"bins": 16, "frames": 24, "mean": -6.0, "deviation": 3.0}, "classes": ["one", "two"]}}
@@ -131,7 +131,7 @@ def samples(
 ) -> dict[str, list[Any]]:
     """Values for each table: from runs and answers made now, and from the recorded ones, which a test holds alike."""
     folder = tmp_path_factory.mktemp("answers")
-    comparison = edgefl.run(small(training={"mode": "none"}, compare={"training.lr": [0.1, 0.2]}), output=folder / "c")
+    comparison = edgefl.run(small(training={"mode": "none"}, compare={"training.lr": [0.1, 0.2]}), out=folder / "c")
     runs = [layerwise_run, played, *comparison.runs.values(), *map(read_run_records, recorded_runs())]
     found: dict[str, list[Any]] = {
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
@@ -147,7 +147,7 @@ def samples(
             found[table] += run[table] if isinstance(run, dict) else run.records(table)  # type: ignore[arg-type]
         found["result"].append(run["result"] if isinstance(run, dict) else run.result.to_data())
 
-    over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
+    over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), out=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     lacking = package_check(Requirement("torch>=2.11"), None)
     found["doctor"] = [doctor(runs=False).to_data(), {"checks": [vars(lacking)]}]
@@ -216,7 +216,7 @@ def test_every_file_of_a_run_is_on_the_page(
     named = set(re.findall(r"`([\w./-]+)`", text.partition("## Files")[2].partition("## rounds.jsonl")[0]))
     there = {path.name for path in layerwise_run.path.iterdir() if path.name != "checkpoints"}
     assert there <= named and "checkpoints/round-NNNNNN/" in named
-    untrained = edgefl.run(small(training="none"), output=tmp_path / "run")
+    untrained = edgefl.run(small(training="none"), out=tmp_path / "run")
     left = {path.name for path in untrained.path.iterdir()}
     assert (
         there - left == {"preprocessing.json", "tokenizer.json", "partition.png", "curves.png"}

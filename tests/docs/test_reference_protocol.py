@@ -110,7 +110,7 @@ def test_the_example_counts_and_clients_keep_their_counts(
     package: None, tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     scenario = tiny(method="seen", schedule={"name": "layerwise", "stages": 2, "rounds": 2})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     weights = run.weights()
     image = [client for client in run.records("clients") if client["kind"] == "image" and client["round"] == 2]
     assert weights["table/seen.image"].sum() == sum(client["samples"] for client in image)

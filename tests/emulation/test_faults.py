@@ -118,13 +118,13 @@ def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
         schedule={"name": "end-to-end", "rounds": 1},
         fleet={"devices": "raspberry-pi-4-4gb", "links": "3g"},
     )
-    rows = edgefl.emulate(scenario, output=tmp_path / "whole")["client_rounds"]
+    rows = edgefl.emulate(scenario, out=tmp_path / "whole")["client_rounds"]
     assert len(rows) == 2
     slowest = max(rows, key=lambda row: row["emulated_round_seconds"])
     assert slowest["emulated_upload_seconds"] > 1.0
     deadline = slowest["emulated_round_seconds"] - 0.5 * slowest["emulated_upload_seconds"]
     limited = {**scenario, "round": {"cohort": 1.0, "deadline": deadline, "gate": "everyone"}}
-    edgefl.emulate(limited, output=tmp_path / "cut")
+    edgefl.emulate(limited, out=tmp_path / "cut")
     simulated, emulated, replayed = (
         list(edgefl.read_run(tmp_path / "cut" / name).each("clients")) for name in ("simulated", "emulated", "replayed")
     )

@@ -27,7 +27,7 @@ def observe(name, facts):
     if name == "record":
         sizes.append(process.memory_info().rss)
 
-edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
+edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2], on_progress=observe)
 print(json.dumps(sizes))
 """
 

@@ -93,7 +93,7 @@ def filled_and_resumed(scenario: dict[str, Any], folder: Path, disk: Callable[[]
     try:
         with disk():
             try:
-                edgefl.run(scenario, output=folder)
+                edgefl.run(scenario, out=folder)
             except EdgeflError as error:
                 assert isinstance(error, RunError) and "can't write" in str(error) and "\n" not in str(error)
                 refused = str(error).partition("can't write ")[2].partition(":")[0]
@@ -104,7 +104,7 @@ def filled_and_resumed(scenario: dict[str, Any], folder: Path, disk: Callable[[]
     if is_run(folder):
         edgefl.run(resume=folder)
     else:
-        edgefl.run(scenario, output=folder)
+        edgefl.run(scenario, out=folder)
     return Path(refused).name
 
 
@@ -112,14 +112,14 @@ def filled_and_resumed(scenario: dict[str, Any], folder: Path, disk: Callable[[]
 def bare(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Run]:
     """A scenario of twelve rounds without training, and its run on a disk with space."""
     scenario = tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 12})
-    return scenario, edgefl.run(scenario, output=tmp_path_factory.mktemp("bare") / "run")
+    return scenario, edgefl.run(scenario, out=tmp_path_factory.mktemp("bare") / "run")
 
 
 @pytest.fixture(scope="module")
 def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Run]:
     """A scenario whose clients keep a part of their model, and its run on a disk with space."""
     scenario = tiny(method="fedper", evaluation={"every": 1})
-    return scenario, edgefl.run(scenario, output=tmp_path_factory.mktemp("trained") / "run")
+    return scenario, edgefl.run(scenario, out=tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.mark.parametrize(("lines", "limit"), [(40, 300), (600, 9000), (1000, 10)])  # the first two fit a buffer
@@ -213,7 +213,7 @@ def test_works_of_a_long_round_that_find_no_space_are_left_out_and_the_run_goes_
     monkeypatch.setattr(unfinished, "replacing", full)
     scenario, whole = trained
     with pytest.warns(RuntimeWarning, match="can't write what clients of a long round trained") as told:
-        run = edgefl.run(scenario, output=tmp_path / "run")
+        run = edgefl.run(scenario, out=tmp_path / "run")
     assert len(told) == 1 and contents(run.path) == contents(whole.path)
 
 
@@ -267,7 +267,7 @@ def test_figures_and_pages_that_find_no_space_are_errors_and_leave_no_part(
         with pytest.raises(RunError, match="can't write .*: File too large"):
             edgefl.write_figures(run, tmp_path / "figures", formats=["png"])
         with pytest.raises(RunError, match="can't write .*trace.json: File too large"):
-            edgefl.trace(run, output=tmp_path / "trace.json")
+            edgefl.trace(run, out=tmp_path / "trace.json")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -39,7 +39,7 @@ def observe(name, facts):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    edgefl.run(scenario, output=output, on_progress=observe)
+    edgefl.run(scenario, out=output, on_progress=observe)
 """
 
 

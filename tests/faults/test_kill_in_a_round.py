@@ -45,7 +45,7 @@ def observe(name, facts):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    edgefl.run(scenario, output=output, on_progress=observe)
+    edgefl.run(scenario, out=output, on_progress=observe)
 """
 
 
@@ -141,7 +141,7 @@ def test_the_bytes_are_those_of_an_uninterrupted_run(
     small: Small, tmp_path: Path, trainings: list[int], case: str
 ) -> None:
     scenario = small(**({"method": "fedavg"} | CASES[case]))
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     number = 3 if case == "slices" else 13  # few clients are eligible there
     all_clients = len(trainings)
     trainings.clear()
@@ -155,7 +155,7 @@ def test_clients_that_are_added_up_where_they_train_are_written_together(
     small: Small, tmp_path: Path, trainings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "FEWEST_SHARDS", 2)  # the six image clients are added up by threes
-    whole = edgefl.run(small(method="fedavg"), output=tmp_path / "whole")
+    whole = edgefl.run(small(method="fedavg"), out=tmp_path / "whole")
     trainings.clear()
     killed(small(method="fedavg"), tmp_path / "run", 5, fewest_shards=2)
     run, trained = resumed(tmp_path / "run")
@@ -173,7 +173,7 @@ def test_clients_under_way_at_a_checkpoint_are_not_trained_again(
     scenario = small(
         method="fedavg", schedule={"name": "end-to-end", "rounds": 8}, round={"policy": policy, "cohort": 4, **options}
     )
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     trainings.clear()
     killed({**scenario, "executor": WORKERS}, tmp_path / "run", 7)
     assert written(tmp_path / "run") - set(walls(tmp_path / "run"))
@@ -188,7 +188,7 @@ def test_clients_under_way_at_a_checkpoint_are_not_trained_again(
 )
 def test_the_executor_may_change_in_a_round(small: Small, tmp_path: Path, before: dict[str, Any], after: str) -> None:
     scenario = small(method="fedavg")
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     killed({**scenario, "executor": before}, tmp_path / "run", 5)
     there = len(written(tmp_path / "run"))
     run, trained = resumed(tmp_path / "run", after)
@@ -197,7 +197,7 @@ def test_the_executor_may_change_in_a_round(small: Small, tmp_path: Path, before
 
 def test_a_work_that_is_damaged_trains_again(small: Small, tmp_path: Path, trainings: list[int]) -> None:
     scenario = small(method={"name": "fedavg", "personal": ["norm"]})
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     trainings.clear()
     killed(scenario, tmp_path / "run", 5)
     damaged, *others = sorted((tmp_path / "run" / "unfinished").glob("client-*.bin"))
@@ -212,4 +212,4 @@ def test_a_work_that_is_damaged_trains_again(small: Small, tmp_path: Path, train
 
 def test_a_short_round_is_not_written(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfinished.UnfinishedWorks, "write", None)
-    assert edgefl.run(small(method="fedavg"), output=tmp_path / "run").is_finished
+    assert edgefl.run(small(method="fedavg"), out=tmp_path / "run").is_finished

@@ -108,13 +108,13 @@ def test_a_second_start_at_any_call_of_the_first(small: dict[str, Any], tmp_path
 
 @pytest.mark.slow
 def test_starts_at_spaced_times_into_one_folder(small: dict[str, Any], tmp_path: Path) -> None:
-    edgefl.run(small, output=tmp_path / "whole")
+    edgefl.run(small, out=tmp_path / "whole")
     for number in range(6):
         folder = tmp_path / f"run-{number}"
         call = [
             sys.executable,
             "-c",
-            "import json, sys, edgefl; edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2])",
+            "import json, sys, edgefl; edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2])",
         ]
         both = []
         for wait in (0.0, number / 10):
@@ -165,16 +165,16 @@ def test_a_folder_that_was_made_by_a_user_stays(tmp_path: Path, monkeypatch: pyt
 
     for output in (".", tmp_path / "link"):
         with pytest.raises(RunError, match="this start fails"):
-            edgefl.run(scenario, output=output, on_progress=failing)
+            edgefl.run(scenario, out=output, on_progress=failing)
         assert [each.name for each in (tmp_path / "here").iterdir()] == ["mine.txt"]
         Path("mine.txt").unlink()
     with pytest.raises(RunError, match="a link that leads to no folder"):
-        edgefl.run(scenario, output=tmp_path / "nowhere")
-    assert edgefl.run(scenario, output=".").is_finished
+        edgefl.run(scenario, out=tmp_path / "nowhere")
+    assert edgefl.run(scenario, out=".").is_finished
     first = (tmp_path / "here" / "rounds.jsonl").read_bytes()
     for each in (tmp_path / "here").iterdir():
         shutil.rmtree(each) if each.is_dir() else each.unlink()
-    assert edgefl.run(scenario, output=tmp_path / "link").is_finished
+    assert edgefl.run(scenario, out=tmp_path / "link").is_finished
     assert (tmp_path / "link").is_symlink() and (tmp_path / "here" / "rounds.jsonl").read_bytes() == first
 
 
@@ -191,13 +191,13 @@ def interrupted(scenario: dict[str, Any], folder: Path, after: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=folder, on_progress=on_progress)
+        edgefl.run(scenario, out=folder, on_progress=on_progress)
 
 
 def test_resuming_without_a_checkpoint_says_what_becomes_of_the_records(
     predicted: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = edgefl.run(predicted, output=tmp_path / "whole")
+    whole = edgefl.run(predicted, out=tmp_path / "whole")
     interrupted(predicted, tmp_path / "run", 3)
     shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
     shutil.copytree(tmp_path / "run", tmp_path / "edited")
@@ -259,7 +259,7 @@ def test_a_file_that_another_program_changes_meanwhile_ends_the_run(
             path.write_bytes(kept[0][:last] + digit + kept[0][last + 1 :])
 
     with pytest.raises(RunError, match=f"(another program changed|is not the folder of a run).*{name}") as caught:
-        edgefl.run(predicted, output=folder, on_progress=on_progress)
+        edgefl.run(predicted, out=folder, on_progress=on_progress)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
     assert not (folder / "result.json").exists() and all(each.is_dir() for each in checkpoints)
     if at == 4:
@@ -298,7 +298,7 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next(predicted: d
 def test_the_start_of_a_comparison_is_taken_over_and_begun(predicted: dict[str, Any], tmp_path: Path) -> None:
     """Killed after its scenario and before ``compare.json``."""
     scenario = {**predicted, "schedule": {"name": "end-to-end", "rounds": 1}, "compare": {"seed": [1, 2]}}
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     for name in ("again", "resumed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "writer.lock").touch()
@@ -306,8 +306,8 @@ def test_the_start_of_a_comparison_is_taken_over_and_begun(predicted: dict[str, 
         (tmp_path / name / ".partial-compare.json").write_text("{")
     other = {**scenario, "seed": 7}
     with pytest.raises(RunError, match=r"the start of a run with another scenario\.yaml"):
-        edgefl.run(other, output=tmp_path / "again")
-    edgefl.run(scenario, output=tmp_path / "again")
+        edgefl.run(other, out=tmp_path / "again")
+    edgefl.run(scenario, out=tmp_path / "again")
     edgefl.run(resume=tmp_path / "resumed")
     for name in ("again", "resumed"):
         for path in whole.path.glob("*/rounds.jsonl"):

@@ -123,7 +123,7 @@ def _stop(event: str, facts: Mapping[str, Any]) -> None:
 )  # fmt: skip
 def test_a_checkpoint_of_a_stranger_is_refused(tiny: Tiny, tmp_path: Path, path: str, value: object) -> None:
     with pytest.raises(_Stop):
-        edgefl.run(tiny(**SMALL, schedule={"rounds": 2}), output=tmp_path / "run", on_progress=_stop)
+        edgefl.run(tiny(**SMALL, schedule={"rounds": 2}), out=tmp_path / "run", on_progress=_stop)
     folder = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
     manifest = json.loads((folder / "state.json").read_bytes())
     *above, last = path.split(".")

@@ -25,7 +25,7 @@ TOLERANCE = 0.03
 @pytest.mark.parametrize("schedule", ["{name: end-to-end, rounds: 2}", "{name: layerwise, stages: 2, rounds: 2}"])
 def test_predicted_memory_is_what_the_allocator_had_at_most(tmp_path: Path, schedule: str) -> None:
     overrides = [*TINY, f"schedule={schedule}", "executor.device=cuda"]
-    run = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
+    run = edgefl.run("quickstart", out=tmp_path / "run", overrides=overrides)
     assert run.environment["gpu"] == torch.cuda.get_device_name(0)
     metered = run.clients[run.clients.measured_peak_memory_bytes.notna()]
     assert set(metered.kind) == {"image", "text", "image-text"}
@@ -53,14 +53,14 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_of_training_are_predicted(tmp_path: Path, setting: str) -> None:
     overrides = [*TINY, "schedule={name: end-to-end, rounds: 1}", "executor.device=cuda", *SETTINGS[setting]]
-    run = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
+    run = edgefl.run("quickstart", out=tmp_path / "run", overrides=overrides)
     assert run.clients.memory_error.abs().max() < TOLERANCE
 
 
 def test_a_loss_in_chunks_is_predicted(tmp_path: Path) -> None:
     """A vocabulary that trains, whose gradient is added up in one buffer, beside adapters."""
     overrides = [*TINY, "training.loss_chunk=32", "schedule.rounds=1", "executor.device=cuda"]
-    run = edgefl.run("finetune/names-lora", output=tmp_path / "run", overrides=overrides)
+    run = edgefl.run("finetune/names-lora", out=tmp_path / "run", overrides=overrides)
     assert run.clients.memory_error.abs().max() < TOLERANCE
 
 
@@ -129,14 +129,14 @@ def test_training_on_the_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     overrides = [*TINY, "schedule={name: end-to-end, rounds: 1}"]
     losses = {}
     for device in ("cpu", "cuda"):
-        run = edgefl.run("quickstart", output=tmp_path / device, overrides=[*overrides, f"executor.device={device}"])
+        run = edgefl.run("quickstart", out=tmp_path / device, overrides=[*overrides, f"executor.device={device}"])
         losses[device] = run.clients.set_index(["round", "client"]).loss
     assert (losses["cpu"] - losses["cuda"]).abs().max() < 0.02
 
 
 @pytest.mark.slow
 def test_the_whole_quickstart_on_the_gpu(tmp_path: Path) -> None:
-    run = edgefl.run("quickstart", output=tmp_path / "run", overrides=["executor.device=cuda"])
+    run = edgefl.run("quickstart", out=tmp_path / "run", overrides=["executor.device=cuda"])
     assert run.is_finished
     assert run.clients.memory_error.abs().max() < TOLERANCE
 
@@ -153,7 +153,7 @@ def test_packed_workers_run_out_of_nothing_and_learn_what_one_process_learns(tmp
     for name, executor in {"alone": "inline", "packed": "processes, workers: 4"}.items():
         place = device if name == "packed" else "cuda"
         options = f"executor={{name: {executor}, device: {place}}}"
-        run = edgefl.run("quickstart", output=tmp_path / name, overrides=[*overrides, options])
+        run = edgefl.run("quickstart", out=tmp_path / name, overrides=[*overrides, options])
         weights[name] = run.weights()
     assert all(torch.equal(tensor, weights["packed"][name]) for name, tensor in weights["alone"].items())
 

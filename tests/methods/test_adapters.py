@@ -48,7 +48,7 @@ def weights_by_hand(state: Mapping[str, Tensor], scale: float) -> dict[str, Tens
 @pytest.mark.parametrize("name", ["lora", "bitfit"])
 def test_rounds_are_those_of_a_loop_by_hand(tiny: Tiny, tmp_path: Path, name: str) -> None:
     scenario = adapted(tiny, adapter=LORA if name == "lora" else "bitfit")
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     setup = compose(load(scenario))
     described = setup.method.setting.kinds["image"].model
     plain = models.build({key: value for key, value in described.items() if key != "adapter"})
@@ -120,7 +120,7 @@ def test_qwen_has_the_published_number_of_trained_parameters() -> None:
 @pytest.mark.parametrize("deliver", ["preinstalled", "first"])
 def test_the_base_is_sent_once_at_most(tiny: Tiny, tmp_path: Path, deliver: str) -> None:
     scenario = adapted(tiny, adapter={**LORA, "deliver_base": deliver}, schedule={"name": "end-to-end", "rounds": 3})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     module: Any = run.model("image", merged=False)
     whole = sum(t.nbytes for t in module.state_dict().values())
     own = 4 * (FACTORS + HEAD)
@@ -131,7 +131,7 @@ def test_the_base_is_sent_once_at_most(tiny: Tiny, tmp_path: Path, deliver: str)
 
 @pytest.mark.parametrize("schedule", ["layerwise", "progressive", "elastic"])
 def test_every_schedule_trains_the_factors_of_its_blocks(tiny: Tiny, tmp_path: Path, schedule: str) -> None:
-    run = edgefl.run(adapted(tiny, schedule={"name": schedule, "rounds": 2}), output=tmp_path / "run")
+    run = edgefl.run(adapted(tiny, schedule={"name": schedule, "rounds": 2}), out=tmp_path / "run")
     rows = run.records("clients")
     errors = [row["memory_error"] for row in rows if row.get("memory_error") is not None]
     assert errors and max(map(abs, errors)) < 1e-3
@@ -160,7 +160,7 @@ def test_a_merged_model_is_the_library_s_own(tiny: Tiny, tmp_path: Path) -> None
             adapter={"name": "lora", "rank": 4},
             training={"optimizer": "sgd", "lr": 0.5, "batch": 8},
         )
-        run = edgefl.run(scenario, output=tmp_path / name)
+        run = edgefl.run(scenario, out=tmp_path / name)
         merged: Any = run.model("text")
         unmerged: Any = run.model("text", merged=False)
         assert not any("lora" in n for n, _ in merged.named_parameters())
@@ -190,7 +190,7 @@ def test_a_merged_model_is_the_library_s_own(tiny: Tiny, tmp_path: Path) -> None
 
 
 def test_pretrained_weights_load_beside_an_adapter(tiny: Tiny, tmp_path: Path) -> None:
-    plain = edgefl.run(tiny(data=IMAGES), output=tmp_path / "plain")
+    plain = edgefl.run(tiny(data=IMAGES), out=tmp_path / "plain")
     own = {n.removeprefix("image."): t.contiguous() for n, t in plain.model("image").state_dict().items()}
     save_file(own, tmp_path / "start.safetensors")
     tower = {"blocks": 2, "width": 16, "heads": 2, "weights": str(tmp_path / "start.safetensors")}
@@ -202,7 +202,7 @@ def test_pretrained_weights_load_beside_an_adapter(tiny: Tiny, tmp_path: Path) -
 
 def test_a_fixed_head_is_never_sent(tiny: Tiny, tmp_path: Path) -> None:
     """FedBABU's head doesn't train, and clients have its first values."""
-    run = edgefl.run(tiny(data=IMAGES, method="fedbabu"), output=tmp_path / "run")
+    run = edgefl.run(tiny(data=IMAGES, method="fedbabu"), out=tmp_path / "run")
     whole = sum(t.nbytes for t in run.model("image").state_dict().values())
     assert {row["download_bytes"] for row in run.records("clients")} == {whole - 4 * HEAD}
 
@@ -234,10 +234,10 @@ def test_the_scale_is_the_server_s_at_every_rank() -> None:
 
 
 def test_an_adapter_is_in_the_run_s_description(tiny: Tiny, tmp_path: Path) -> None:
-    run = edgefl.run(adapted(tiny), output=tmp_path / "run")
+    run = edgefl.run(adapted(tiny), out=tmp_path / "run")
     adapter = json.loads((tmp_path / "run/models.json").read_text())["image"]["adapter"]
     assert adapter["rank"] == 4 and adapter["scale"] == 8 / 4
     again = edgefl.run(
-        adapted(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"}), output=tmp_path / "two"
+        adapted(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"}), out=tmp_path / "two"
     )
     assert all(torch.equal(t, again.weights()[a]) for a, t in run.weights().items())

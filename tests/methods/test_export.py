@@ -127,7 +127,7 @@ def scenario(tiny: Tiny) -> Iterator[dict[str, Any]]:
 
 
 def test_a_finished_run_gives_the_model_with_its_adapters_merged(scenario: dict[str, Any], tmp_path: Path) -> None:
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     weights, model = run.weights(), run.model("image")
     layer = "image.blocks.0.attn.qkv"
     a, b = (weights[f"lora-image/{layer}.lora_{part}"] for part in "ab")
@@ -152,7 +152,7 @@ def test_only_the_adapters_travel_up(scenario: dict[str, Any]) -> None:
 def test_a_stage_cuts_adapters_as_their_layers(scenario: dict[str, Any], tmp_path: Path) -> None:
     """By their names alone: the block that trains sends its adapters, and those of the other one stay as they are."""
     scenario["schedule"] = {"name": "layerwise", "stages": 2, "rounds": 4}
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     width = 16
     assert {c["upload_bytes"] for c in run.records("clients")} == {4 * (RANK * width + 3 * width * RANK)}
     weights, model = run.weights(), run.model("image")
@@ -166,4 +166,4 @@ def test_a_stage_cuts_adapters_as_their_layers(scenario: dict[str, Any], tmp_pat
 def test_a_wrong_export_is_refused(scenario: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lora, "export", lambda self, state, kind: {"image.blocks.0.attn.qkv.weight": torch.zeros(3)})
     with pytest.raises(MethodError, match=r"export\('image'\) gives 'image.blocks.0.attn.qkv.weight' of shape \(3,\)"):
-        edgefl.run(scenario, output=tmp_path / "run")
+        edgefl.run(scenario, out=tmp_path / "run")

@@ -143,7 +143,7 @@ def test_a_layer_wise_run_trains_each_stage_at_its_own_rate(tiny: Any, tmp_path:
         "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 8, "test": 8},
     }
     scenario = tiny(**sections)
-    last = edgefl.read_run(edgefl.run(scenario, output=tmp_path / "run").path).weights()
+    last = edgefl.read_run(edgefl.run(scenario, out=tmp_path / "run").path).weights()
     first = compose(load({"edgefl": 1, **scenario})).method.initial(scenario["seed"]).tensors
     moved = {name for name, value in last.items() if (value - first[name]).abs().max() > 1e-20}
     assert any(".blocks.0." in name for name in moved)

@@ -108,14 +108,14 @@ def by_hand(setup: Any, pool: int | None, rows: bool = False) -> tuple[Weights, 
 @pytest.mark.parametrize("more", [{}, {"adapter": LORA}, {"schedule": LAYERWISE}], ids=["whole", "lora", "layerwise"])
 def test_rounds_are_those_of_a_loop_by_hand(tiny: Tiny, tmp_path: Path, method: Any, more: dict[str, Any]) -> None:
     scenario = zeroth(tiny, method=method, **more)
-    found = edgefl.run(scenario, output=tmp_path / "run").weights()
+    found = edgefl.run(scenario, out=tmp_path / "run").weights()
     setup = compose(load(scenario))
     compare(setup, found, *by_hand(setup, None if method == "fedavg" else POOL))
 
 
 def test_a_large_tensor_is_drawn_row_by_row(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zeroth_order, "AT_ONCE", 1)
-    found = edgefl.run(zeroth(tiny), output=tmp_path / "run").weights()
+    found = edgefl.run(zeroth(tiny), out=tmp_path / "run").weights()
     setup = compose(load(zeroth(tiny)))
     compare(setup, found, *by_hand(setup, POOL, rows=True))
 
@@ -134,9 +134,9 @@ def compare(setup: Any, found: Mapping[str, Tensor], first: Weights, expected: W
 
 @pytest.mark.usefixtures("one_worker")
 def test_workers_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
-    inline = edgefl.run(zeroth(tiny), output=tmp_path / "inline").weights()
+    inline = edgefl.run(zeroth(tiny), out=tmp_path / "inline").weights()
     scenario = zeroth(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"})
-    workers = edgefl.run(scenario, output=tmp_path / "workers").weights()
+    workers = edgefl.run(scenario, out=tmp_path / "workers").weights()
     assert all(torch.equal(inline[a], t) for a, t in workers.items())
 
 

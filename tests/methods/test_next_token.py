@@ -77,7 +77,7 @@ def test_perplexity_falls_and_is_that_of_a_sum_by_hand(tiny: Tiny, tmp_path: Pat
         training={"optimizer": "adamw", "lr": 5e-3, "batch": 8},
         evaluation={"every": 1, "split": "test"},
     )
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     scores = [row["metrics"]["text"] for row in run.records("rounds") if row["metrics"]]
     assert scores[-1]["perplexity"] < 0.7 * scores[0]["perplexity"] < 100
 
@@ -97,9 +97,9 @@ def test_it_trains_under_every_schedule_it_fits(tiny: Tiny, tmp_path: Path, sche
     scenario = predicting(tiny, schedule={"name": schedule, "rounds": 2})
     if schedule == "heterofl":
         with pytest.raises(EdgeflError, match="hf-causal"):
-            edgefl.run(scenario, output=tmp_path / "run")
+            edgefl.run(scenario, out=tmp_path / "run")
         return
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     errors = [row["memory_error"] for row in run.records("clients") if row.get("memory_error") is not None]
     assert run.is_finished and errors and max(map(abs, errors)) < 1e-3
 

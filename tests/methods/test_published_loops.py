@@ -69,7 +69,7 @@ def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
             round={"cohort": 3},
             **more,
         )  # fmt: skip
-        run = edgefl.run(scenario, output=tmp_path / "run")
+        run = edgefl.run(scenario, out=tmp_path / "run")
         setup = compose(load({"edgefl": 1, **scenario}))
         kind = setup.method.setting.kinds["image"]
         first = {a.removeprefix("image/"): t for a, t in setup.method.initial(setup.seed).tensors.items()
@@ -217,7 +217,7 @@ def test_fednova(tiny: Tiny, tmp_path: Path) -> None:
         training={"batch": 8, "epochs": 1, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
         round={"cohort": 5},
     )  # fmt: skip
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     setup = compose(load({"edgefl": 1, **scenario}))
     kind = setup.method.setting.kinds["image"]
     module = edgefl.models.build(kind.model)

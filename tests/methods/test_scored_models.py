@@ -26,7 +26,7 @@ class Played:
     """A run in which each client's samples are one batch, and the means to score by hand."""
 
     def __init__(self, scenario: dict[str, Any], folder: Path):
-        self.run = edgefl.run(scenario, output=folder)
+        self.run = edgefl.run(scenario, out=folder)
         self.setup = compose(load({"edgefl": 1, **scenario}))
         self.module = edgefl.models.build(self.setup.method.setting.kinds["image"].model).eval()
         self.module.forward = lambda modality, x: self.module.logits(modality, x)

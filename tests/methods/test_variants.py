@@ -146,7 +146,7 @@ def test_fedamp_is_the_algorithm_written_by_hand(tiny: Tiny, tmp_path: Path) -> 
         schedule={"name": "end-to-end", "rounds": rounds},
         training={"batch": 500, "epochs": epochs, "optimizer": "sgd", "lr": lr, "implementation": "for-loop"},
     )  # fmt: skip
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     setup = compose(load(given))
     kind = setup.method.setting.kinds["image"]
     module, first = edgefl.models.build(kind.model), setup.method.initial(setup.seed).tensors
@@ -197,7 +197,7 @@ def test_fedamp_is_the_algorithm_written_by_hand(tiny: Tiny, tmp_path: Path) -> 
 
 def test_slow_devices_train_fewer_epochs_and_are_priced_for_them(tiny: Tiny, tmp_path: Path) -> None:
     given = scenario(tiny, "epochs-by-device", data=scenario(tiny, "fedavg")["data"] | {"clients": {"image": 6}})
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     assert_priced_as_measured(run)
     setup = compose(load(given))
     flops = {device: set[float]() for device in (SLOW, FAST)}
@@ -206,7 +206,7 @@ def test_slow_devices_train_fewer_epochs_and_are_priced_for_them(tiny: Tiny, tmp
         flops[c["device"]].add((c["forward_flops"] + c["backward_flops"]) / samples)
     assert min(flops[FAST]) == pytest.approx(3 * max(flops[SLOW]))
     assert max(flops[FAST]) == pytest.approx(3 * min(flops[SLOW]))
-    plain = edgefl.run(given, output=tmp_path / "plain", overrides=["method=fedavg"]).records("clients")
+    plain = edgefl.run(given, out=tmp_path / "plain", overrides=["method=fedavg"]).records("clients")
     seconds = {c["client"]: c["virtual_seconds"] for c in plain if c["round"] == 1}
     for c in (c for c in run.records("clients") if c["round"] == 1):
         slow = c["device"] == SLOW
@@ -234,7 +234,7 @@ def test_a_budget_binds_the_variant_that_exceeds_it(tiny: Tiny) -> None:
 def test_each_cluster_is_fedavg_of_its_clients(tiny: Tiny, tmp_path: Path) -> None:
     """The mean of a cluster's updates by samples, from what each client of a run of its own sends."""
     given = scenario(tiny, "two-clusters", schedule={"name": "end-to-end", "rounds": 1})
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     assert_priced_as_measured(run)
     setup, weights = compose(load(given)), run.weights()
     for cluster in (0, 1):
@@ -265,7 +265,7 @@ def _trained_alone(setup: Any, work: Work, client: int) -> dict[str, Tensor]:
 
 
 def test_every_client_trains_another_part_and_sends_only_that(tiny: Tiny, tmp_path: Path) -> None:
-    run = edgefl.run(scenario(tiny, "random-part"), output=tmp_path / "run")
+    run = edgefl.run(scenario(tiny, "random-part"), out=tmp_path / "run")
     assert_priced_as_measured(run)
     setup = compose(load(scenario(tiny, "random-part")))
     kind = setup.method.setting.kinds["image"]
@@ -285,7 +285,7 @@ def test_every_client_trains_another_part_and_sends_only_that(tiny: Tiny, tmp_pa
 @pytest.fixture(scope="module")
 def mirrored(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Four rounds of which each draws two of four clients, with all checkpoints."""
-    return edgefl.run(mirror(tiny), output=tmp_path_factory.mktemp("mirror") / "run")
+    return edgefl.run(mirror(tiny), out=tmp_path_factory.mktemp("mirror") / "run")
 
 
 def mirror(tiny: Tiny, **sections: Any) -> dict[str, Any]:
@@ -430,7 +430,7 @@ def test_clients_are_scored_with_their_variants_model(tiny: Tiny, tmp_path: Path
     given = scenario(
         tiny, "two-clusters", schedule={"name": "end-to-end", "rounds": 1}, evaluation={"clients": 0.4, "every": 1},
     )  # fmt: skip
-    run = edgefl.run(given, output=tmp_path / "run")
+    run = edgefl.run(given, out=tmp_path / "run")
     setup, weights = compose(load(given)), run.weights()
     scored = list(run.each("scored"))
     module = edgefl.models.build(setup.method.setting.kinds["image"].model)

@@ -46,7 +46,7 @@ def test_bfloat16_training_is_a_loop_by_hand_whose_mean_is_taken_in_float32(tiny
     scenario = load(tiny(data=IMAGES, model={"image": image}, training=training))
     setup, federation = compose(scenario), federation_of(scenario, str)
     run = tmp_path / "run"
-    edgefl.run(scenario, output=run, overrides=["executor.checkpoints=2"])
+    edgefl.run(scenario, out=run, overrides=["executor.checkpoints=2"])
     module = models.build(setup.method.setting.kinds["image"].model)
     first = setup.method.at_start(setup.seed).tensors
     server = {name: first[f"image/{name}"] for name, _ in module.named_parameters()}
@@ -106,7 +106,7 @@ def test_an_adapter_trains_in_float32_over_a_half_precision_base(tiny: Make, tmp
     for name, dtype in found.items():
         of_adapter = name.endswith(trained) and ("lora" in name or "blocks" not in name)
         assert dtype == (torch.float32 if of_adapter else torch.bfloat16), name
-    edgefl.run(scenario, output=tmp_path / "run")
+    edgefl.run(scenario, out=tmp_path / "run")
     for row in map(json.loads, (tmp_path / "run" / "clients.jsonl").read_text().splitlines()):
         assert row["measured_peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"], abs=256)
     merged = read_run(tmp_path / "run").model("text")
@@ -120,7 +120,7 @@ def test_an_adapter_in_the_dtype_of_its_base_trains_in_it(tiny: Make, tmp_path: 
     scenario = llama(tiny, "bfloat16", {"name": "lora", "rank": 4, "dtype": "bfloat16"})
     found = dtypes_of(scenario)
     assert any("lora" in name for name in found) and {*found.values()} == {torch.bfloat16}
-    edgefl.run(scenario, output=tmp_path / "run")
+    edgefl.run(scenario, out=tmp_path / "run")
     factors = sum(value.numel() for name, value in read_run(tmp_path / "run").weights().items() if "lora" in name)
     for row in map(json.loads, (tmp_path / "run" / "clients.jsonl").read_text().splitlines()):
         assert row["upload_bytes"] == 2 * factors
@@ -134,7 +134,7 @@ def test_a_run_in_workers_that_was_cut_off_has_the_bytes_of_one_that_was_not(
 ) -> None:
     pytest.importorskip("ray" if executor == "ray" else "edgefl")
     scenario = llama(tiny, "bfloat16", {"name": "lora", "rank": 4, "also": ["embedding"], "dtype": "float32"})
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
 
     def stop(event: str, facts: Mapping[str, Any]) -> None:
         if event == "record" and facts["round"] == 2:
@@ -142,7 +142,7 @@ def test_a_run_in_workers_that_was_cut_off_has_the_bytes_of_one_that_was_not(
 
     workers = {"executor": {"name": executor, "workers": 2, "device": "cpu"}}
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run({**scenario, **workers}, out=tmp_path / "cut", on_progress=stop)
     resumed = edgefl.run(resume=tmp_path / "cut")
     for name in ("rounds.jsonl", "clients.jsonl", "result.json", "weights.safetensors"):
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes()

@@ -253,7 +253,7 @@ def test_a_run_starts_from_a_folder(tiny: Callable[..., dict[str, Any]], tmp_pat
     assert equal == {name for name in values if name.startswith(("image.norm.", "image.head.")) or ".lora_" in name}
     message = "adapter.weights: weights .*: its rank is 3: set adapter.rank, which is 2"
     with pytest.raises(ScenarioError, match=message):
-        edgefl.run(scenario(weights=str(tmp_path), rank=2), output=tmp_path / "run")
+        edgefl.run(scenario(weights=str(tmp_path), rank=2), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -98,7 +98,7 @@ def test_a_module_with_blocks_is_cut_and_computes_as_before(mynet: Path) -> None
 def test_every_schedule_cuts_it_and_costs_are_those_measured(
     tiny: Tiny, mynet: Path, tmp_path: Path, schedule: str
 ) -> None:
-    run = edgefl.run(with_mynet(tiny, schedule={"name": schedule, "rounds": 4}), output=tmp_path / "run")
+    run = edgefl.run(with_mynet(tiny, schedule={"name": schedule, "rounds": 4}), out=tmp_path / "run")
     rows = run.records("clients")
     errors = [row["memory_error"] for row in rows if row.get("memory_error") is not None]
     assert errors and max(map(abs, errors)) < 1e-3
@@ -110,7 +110,7 @@ def test_every_schedule_cuts_it_and_costs_are_those_measured(
 def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
     model = {"image": {"tower": "mynet", "hidden": 10, "noise": 0.1}}
     runs = [
-        edgefl.run(with_mynet(tiny, model=model, executor=executor), output=tmp_path / executor["name"])
+        edgefl.run(with_mynet(tiny, model=model, executor=executor), out=tmp_path / executor["name"])
         for executor in ({"name": "inline", "device": "cpu"}, {"name": "processes", "workers": 2, "device": "cpu"})
     ]
     first, second = (run.weights() for run in runs)
@@ -144,11 +144,11 @@ def test_what_it_draws_from_global_generators_is_the_same_again(tiny: Tiny, myne
         return [np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
 
     seeds.seed_globals(1)
-    edgefl.run(scenario, output=tmp_path / "whole")
+    edgefl.run(scenario, out=tmp_path / "whole")
     seeds.seed_globals(2)
     before = states()
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=tmp_path / "again", on_progress=stop)
+        edgefl.run(scenario, out=tmp_path / "again", on_progress=stop)
     edgefl.run(resume=tmp_path / "again")
     assert states() == before
     for file in ("rounds.jsonl", "clients.jsonl", "weights.safetensors"):
@@ -305,7 +305,7 @@ def test_a_complex_weight_that_is_held_as_real_numbers_counts_and_trains(tiny: T
         def more(self, x: Tensor) -> Tensor:
             return (x.to(torch.complex64) @ torch.view_as_complex(self.turn)).abs()
 
-    run = edgefl.run(tiny(data=DATA, model={"image": {"tower": "turned"}}), output=tmp_path / "run")
+    run = edgefl.run(tiny(data=DATA, model={"image": {"tower": "turned"}}), out=tmp_path / "run")
     (row,) = {(row["kind"], row["download_bytes"]) for row in run.records("clients") if row["round"] == 1}
     classes = run.weights()["image/image.head.bias"].numel()
     assert row[1] == 4 * (256 * 8 + 8 + 8 * 8 * 2 + 8 * classes + classes)
@@ -341,7 +341,7 @@ def test_a_compiled_module_is_trained_as_it_is_written(tiny: Tiny, tmp_path: Pat
     for made in (Written, Compiled):
         edgefl.register("tower", "written")(made)
         given = tiny(data=DATA, model={"image": {"tower": "written"}}, schedule={"name": "layerwise", "rounds": 2})
-        weights.append(edgefl.run(given, output=tmp_path / made.__name__).weights())
+        weights.append(edgefl.run(given, out=tmp_path / made.__name__).weights())
         PARTS.clear()
         registry.forget()
     assert weights[0].keys() == weights[1].keys() and "image/image.blocks.1.weight" in weights[0]
@@ -360,7 +360,7 @@ def test_a_module_without_blocks_trains_whole_or_not_at_all(tiny: Tiny, tmp_path
 
     edgefl.register("tower", "whole")(Whole)
     scenario = tiny(data=DATA, model={"image": {"tower": "whole"}})
-    assert edgefl.run(scenario, output=tmp_path / "run").is_finished
+    assert edgefl.run(scenario, out=tmp_path / "run").is_finished
     with pytest.raises(EdgeflError, match="1 block"):
         edgefl.profile(scenario | {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}})
 
@@ -370,7 +370,7 @@ def test_timm_models_are_towers(tiny: Tiny, tmp_path: Path, variant: str) -> Non
     data = DATA | {"size": 32, "samples": 16, "clients": {"image": 1}}
     tower = {"image": {"tower": "timm", "variant": variant}}
     scenario = tiny(data=data, model=tower, schedule={"name": "end-to-end", "rounds": 1})
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     (error,) = {row["memory_error"] for row in run.records("clients")}
     assert abs(error) < 1e-3
     import timm

@@ -155,7 +155,7 @@ def test_a_run_takes_the_memory_that_was_predicted(
     scenario = llama(tiny, to, dtype=dtype, **more)
     if more.get("adapter") == "bitfit":
         scenario["model"]["text"]["config"] = GPT2
-    edgefl.run(scenario, output=tmp_path / "run", overrides=["executor.checkpoints=2"])
+    edgefl.run(scenario, out=tmp_path / "run", overrides=["executor.checkpoints=2"])
     start = first_values(scenario)
     held = {name for name in start if quantised.is_part(name)}
     assert held
@@ -183,7 +183,7 @@ def test_flops_are_those_of_the_dense_model_and_the_base_travels_once_as_it_is_p
     adapter = {**LORA, "deliver_base": "first"}
     found = {}
     for to in (None, "nf4"):
-        edgefl.run(llama(tiny, to, adapter), output=tmp_path / str(to))
+        edgefl.run(llama(tiny, to, adapter), out=tmp_path / str(to))
         found[to] = list(map(json.loads, (tmp_path / str(to) / "clients.jsonl").read_text().splitlines()))
     for dense, row in zip(found[None], found["nf4"], strict=True):
         assert row["forward_flops"] == dense["forward_flops"] and row["backward_flops"] == dense["backward_flops"]

@@ -109,7 +109,7 @@ def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
     there = {part for part, value in {**parts, **whole["model"]}.items() if value}
     tiny = [*TINY, *(override for part, overrides in MORE.items() if part in there for override in overrides)]
     tiny += [f"data.clients.{kind}={min(count, 3)}" for kind, count in whole["data"]["clients"].items()]
-    run = edgefl.run(name, output=tmp_path / "run", overrides=tiny)
+    run = edgefl.run(name, out=tmp_path / "run", overrides=tiny)
     study = study_of(str(run.scenario["name"]))
     assert run.is_finished and study is not None
     assert all(0 <= orderings.last_metric(run, metric) <= 2 for metric in study.metrics)

@@ -83,7 +83,7 @@ def small(name: str) -> dict[str, Any]:
 def test_a_papers_setting_trains_on_miniatures_of_its_data(name, folders, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEFL_DATA", str(folders))
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "cache"))
-    run = edgefl.run(small(name), output=tmp_path / "run")
+    run = edgefl.run(small(name), out=tmp_path / "run")
     assert run.is_finished
     assert [name for name in run.rounds.columns if name.startswith("metrics")]
 

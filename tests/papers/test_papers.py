@@ -239,37 +239,37 @@ def test_every_section_of_orderings_is_made() -> None:
 
 
 def test_what_needs_training_is_left_out_and_says_how_long_it_takes(tmp_path: Path) -> None:
-    result = edgefl.papers(["orderings"], output=tmp_path / "out")
+    result = edgefl.papers(["orderings"], out=tmp_path / "out")
     assert result["counts"]["not regenerated"] == 17 and result["equal"]
     assert {table["reason"] for table in result["pages"][0]["tables"]} == {"needs about 1 h of training: --train"}
     assert json.loads((tmp_path / "out/papers.json").read_text()) == result.to_data()
     assert (tmp_path / "out/differences.csv").read_text().startswith("page,table,row,column,committed,now")
-    again = edgefl.papers(["orderings"], output=tmp_path / "out")  # its own folder is taken again
+    again = edgefl.papers(["orderings"], out=tmp_path / "out")  # its own folder is taken again
     assert again["counts"] == result["counts"]
 
 
 def test_an_unknown_page_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'pmcmfl'"):
-        edgefl.papers(["pmcmf"], output=tmp_path / "out")
+        edgefl.papers(["pmcmf"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunError, match=r"already holds files \(thesis.tex, ...\); choose another folder"):
-        edgefl.papers(["orderings"], output=tmp_path)
+        edgefl.papers(["orderings"], out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file"):
-        edgefl.papers(["orderings"], output=tmp_path / "thesis.tex")
+        edgefl.papers(["orderings"], out=tmp_path / "thesis.tex")
     with pytest.raises(RunError, match="can't write .*: Not a directory"):
-        edgefl.papers(["orderings"], output=tmp_path / "thesis.tex" / "out")
+        edgefl.papers(["orderings"], out=tmp_path / "thesis.tex" / "out")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"pages": []}'])
 def test_a_file_of_the_results_name_that_is_no_result_is_left_alone(tmp_path: Path, content: str) -> None:
     (tmp_path / "papers.json").write_text(content)
     with pytest.raises(RunError, match="isn't a result of edgefl papers"):
-        edgefl.papers(["orderings"], output=tmp_path)
+        edgefl.papers(["orderings"], out=tmp_path)
     assert (tmp_path / "papers.json").read_text() == content
 
 
@@ -305,7 +305,7 @@ def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if not page.training_hours])
 def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
-    result = edgefl.papers([name], output=tmp_path)
+    result = edgefl.papers([name], out=tmp_path)
     (page,) = result["pages"]
     assert result["equal"], list(papers.all_differences(result))
     assert result["counts"]["not regenerated"] == 0 and page["error"] is None

@@ -231,9 +231,9 @@ def assert_equal(a: Path, b: Path) -> None:
 @pytest.mark.slow
 def test_worker_processes_give_the_same_run(small: Tiny, tmp_path: Path) -> None:
     scenario = small(method="fedcola", schedule=LAYERWISE, payload=BOTH)
-    edgefl.run(scenario, output=tmp_path / "inline")
+    edgefl.run(scenario, out=tmp_path / "inline")
     scenario["executor"] = {"name": "processes", "workers": 2, "device": "cpu"}
-    edgefl.run(scenario, output=tmp_path / "processes")
+    edgefl.run(scenario, out=tmp_path / "processes")
     assert_equal(tmp_path / "inline", tmp_path / "processes")
 
 
@@ -245,7 +245,7 @@ def test_it_learns(small: Tiny, tmp_path: Path, payload: Any) -> None:
         scenario = small(
             schedule={"name": "end-to-end", "rounds": 12}, payload=options, training={"batch": 8, "lr": 3e-3}
         )
-        run = edgefl.run(scenario, output=tmp_path / name)
+        run = edgefl.run(scenario, out=tmp_path / name)
         losses.append([r["losses"]["image"] for r in run.records("rounds")])
     wide, slim = losses
     assert wide[0] - wide[-1] > 0.2
@@ -291,7 +291,7 @@ def test_tables_take_a_dtype(prototypes: Any) -> None:
 
 def test_tables_take_no_share_of_an_update(prototypes: Any, tmp_path: Path) -> None:
     scenario = prototypes(up={"top_k": "10%"})
-    for command in (edgefl.validate, edgefl.profile, lambda s: edgefl.run(s, output=tmp_path / "run")):
+    for command in (edgefl.validate, edgefl.profile, lambda s: edgefl.run(s, out=tmp_path / "run")):
         with pytest.raises(ScenarioError, match="method 'prototypes': its payload 'prototypes' sends") as caught:
             command(scenario)
         assert "\n" not in str(caught.value) and caught.value.exit_code == 2

@@ -81,7 +81,7 @@ def test_works_that_break_a_rule_are_refused(
     careless: Callable[..., dict[str, Any]], tmp_path: Path, mistake: str, said: str
 ) -> None:
     scenario = careless(mistake)
-    for command in (edgefl.validate, edgefl.profile, lambda it: edgefl.run(it, output=tmp_path / "run")):
+    for command in (edgefl.validate, edgefl.profile, lambda it: edgefl.run(it, out=tmp_path / "run")):
         with pytest.raises(ScenarioError, match=said):
             command(scenario)
     assert not (tmp_path / "run").exists()
@@ -92,7 +92,7 @@ def test_works_that_break_a_rule_are_refused(
 
 def test_a_stage_that_is_as_short_as_the_model_is_fine(careless: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     staged = {"name": "layerwise", "stages": 2, "rounds": 2}
-    assert edgefl.run(careless("none", schedule=staged), output=tmp_path / "run").is_finished
+    assert edgefl.run(careless("none", schedule=staged), out=tmp_path / "run").is_finished
     with pytest.raises(ScenarioError, match=r"image clients at stage 2 breaks a rule: 'image\.blocks\.1\."):
         edgefl.validate(careless("shorter", schedule=staged))
 

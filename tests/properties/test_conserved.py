@@ -120,7 +120,7 @@ def records(folder: Path) -> dict[str, bytes]:
 
 def played(what: dict[str, Any], folder: Path) -> dict[str, bytes]:
     try:
-        edgefl.run(what, output=folder)
+        edgefl.run(what, out=folder)
     except RunError as error:  # a defined outcome: nobody came for as long as the scenario is patient
         assert "after" in str(error) and "of waiting" in str(error) or "below_quorum" in str(error)
         event("gave up")

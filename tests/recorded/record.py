@@ -108,7 +108,7 @@ def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for scenario, document in documents(only).items():
         whole = folder / "work" / scenario
-        edgefl.run(document, output=whole)
+        edgefl.run(document, out=whole)
         for run in sorted(path.parent for path in whole.rglob("rounds.jsonl")):
             target = folder / scenario / run.relative_to(whole)
             target.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def play(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Digests of the files of a scenario's runs, by path in ``folder``, which is new."""
     import edgefl
 
-    edgefl.run(dict(document), output=folder)
+    edgefl.run(dict(document), out=folder)
     shared = _has_fair_shares(document)
     paths = [run.parent / name for run in sorted(folder.rglob("rounds.jsonl")) for name in FILES]
     return {path.relative_to(folder).as_posix(): digests(path, shared) for path in paths}

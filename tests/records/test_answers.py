@@ -94,7 +94,7 @@ def answers(tiny: Any, layerwise_run: Run, tmp_path_factory: pytest.TempPathFact
         Measurements: measure(scenario, calibration_seconds=0.05),
         ComparedRuns: edgefl.compare([layerwise_run.path]),
         Fit: edgefl.fit(scenario, device="raspberry-pi-zero-2w", memory="1 B", first=1, most=2),
-        Analysis: edgefl.analyse(layerwise_run.path, only=only, output=folder / "a", clients=1),
+        Analysis: edgefl.analyse(layerwise_run.path, only=only, out=folder / "a", clients=1),
     }
 
 

@@ -75,8 +75,8 @@ def test_a_registered_method_goes_its_share_of_the_way(small: Tiny, tmp_path: Pa
     """After one round its model is the middle between the first one and FedAvg's."""
     assert edgefl.register("method", "damped")(Damped) is Damped
     first = compose(load(small())).method.initial(small()["seed"]).tensors
-    whole = edgefl.run(small(), output=tmp_path / "fedavg").weights()
-    half = edgefl.run(small(method={"name": "damped", "rate": 0.5}), output=tmp_path / "damped").weights()
+    whole = edgefl.run(small(), out=tmp_path / "fedavg").weights()
+    half = edgefl.run(small(method={"name": "damped", "rate": 0.5}), out=tmp_path / "damped").weights()
     assert any(not torch.equal(first[name], whole[name]) for name in first)
     for name, value in half.items():
         torch.testing.assert_close(value, (first[name] + whole[name]) / 2)
@@ -162,9 +162,9 @@ class Mine(Method):
     )
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
     with pytest.raises(ScenarioError, match=r"executor\.name.*import the step 'smooth'.*--plugin.*executor: inline"):
-        edgefl.run(small(method="mine", executor=workers), output=tmp_path / "run")
+        edgefl.run(small(method="mine", executor=workers), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert edgefl.run(small(method="mine"), output=tmp_path / "run").is_finished
+    assert edgefl.run(small(method="mine"), out=tmp_path / "run").is_finished
 
 
 def test_a_name_that_is_no_longer_registered_is_unknown() -> None:

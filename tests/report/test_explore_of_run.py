@@ -40,7 +40,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
                "budgets": {"memory": {"400 kB..1.2 MB": 5, "100 GB": 2}, "energy_per_round": "0.05..20 J"}},
         round={"cohort": 1.0, "deadline": "40 s"},
     )  # fmt: skip
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("explored") / "run")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("explored") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
 
 def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path: Path) -> None:
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"energy_total": "2 J", "memory": "1 GB"}}
-    run = edgefl.run(tiny(training="none", fleet=fleet), output=tmp_path / "run")
+    run = edgefl.run(tiny(training="none", fleet=fleet), out=tmp_path / "run")
     assert explore_run(run, {"": records_of(run)}, "1") is None
     text = edgefl.write_report(run).read_text(encoding="utf-8")
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
@@ -109,7 +109,7 @@ def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path
     schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"memory": "400 kB..1.2 MB"}}
     compare = {"schedule": schedules, "training.batch": [8, 32]}
-    run = edgefl.run(tiny(training={"mode": "none"}, fleet=fleet, compare=compare), output=tmp_path / "runs")
+    run = edgefl.run(tiny(training={"mode": "none"}, fleet=fleet, compare=compare), out=tmp_path / "runs")
     page = browser.new_page()
     page.goto(edgefl.write_report(run).as_uri())
     seen = set()

@@ -47,7 +47,7 @@ def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
         for label, part in edgefl.profile(scenario)["combinations"].items()
     }
     scenario["fleet"] = {"budgets": {"memory": f"{(peaks['end-to-end'] + peaks['layerwise']) // 2} B"}}
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("comparison") / "run")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("comparison") / "run")
 
 
 def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
@@ -73,7 +73,7 @@ def test_the_cost_table_names_the_part_that_clients_trained(tiny: Tiny, tmp_path
     needs = dict(registry.get("schedule", schedule).needs)
     scenario = tiny(training={"mode": "none", "batch": 8}) | needs | {"schedule": {"name": schedule, "rounds": 1}}
     offered = {row["stage"]: row["part"] for row in edgefl.profile(scenario)["rows"]}
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     costs = facts_of(run)["costs"]
     assert costs and [row["part"] for row in costs] == [offered[row["stage"]] for row in costs]
     table = shown(summary(run)).partition("Cost of a client's round")[2].partition("Peaks:")[0]
@@ -115,7 +115,7 @@ def agreeing(tiny: Tiny) -> Iterator[dict[str, Any]]:
 
 
 def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_path: Path) -> None:
-    run = edgefl.run({**agreeing, "compare": {"training.batch": [4, 8]}}, output=tmp_path / "run")
+    run = edgefl.run({**agreeing, "compare": {"training.batch": [4, 8]}}, out=tmp_path / "run")
     values = {label: each.result["metrics"] for label, each in run.runs.items()}
     assert all(set(kinds["text"]) == {"cohen_kappa"} for kinds in values.values())
     table = shown(summary(run))
@@ -135,7 +135,7 @@ def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_pa
     assert first.count("cohen_kappa") == 2
     page = edgefl.write_report(run).read_text(encoding="utf-8")
     assert "text: cohen kappa" in page and "image: cohen kappa" in page
-    last = edgefl.run(agreeing, output=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())))
+    last = edgefl.run(agreeing, out=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())))
     of_clients = shown(summary(last)).partition("Clients' own held-out samples")[2]
     assert of_clients.count("cohen kappa") >= 2
     assert f"text cohen kappa {last.result['metrics']['text']['cohen_kappa']:.3f}" in lines.scores()

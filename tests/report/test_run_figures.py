@@ -53,7 +53,7 @@ def evaluated(
         evaluation={"every": 1},
         fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}},
     )
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("evaluated") / "runs")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("evaluated") / "runs")
 
 
 def charts(run: Run) -> dict[str, Chart]:
@@ -346,7 +346,7 @@ def test_a_run_that_evaluates_leaves_its_curves(evaluated: Run, tiny: Callable[.
             assert image.width > 500
     run = next(iter(evaluated.runs.values()))
     assert "curves.png" in json.loads((run.path / "files.json").read_bytes())["files"]
-    simulated = edgefl.run(tiny(training="none"), output=tmp_path / "none")
+    simulated = edgefl.run(tiny(training="none"), out=tmp_path / "none")
     assert not (simulated.path / "curves.png").exists()
     assert {"fleet", "costs", "timeline"} <= charts(simulated).keys()
     assert not any(name.startswith("metric-") for name in charts(simulated))

@@ -29,7 +29,7 @@ def compared(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempP
     """Two schedules by two seeds, each evaluated after its rounds."""
     schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
     scenario = tiny(compare={"schedule": schedules, "seed": [3, 4]}, evaluation={"every": 1})
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("compared") / "runs")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("compared") / "runs")
 
 
 def figures_in(page: str) -> list[str]:
@@ -57,7 +57,7 @@ def test_the_page_is_one_file_with_one_script_and_every_figure(compared: Run) ->
 
 def test_the_page_says_how_clients_were_selected(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     scenario = tiny(training={"mode": "none"}, round={"cohort": 2, "selection": {"name": "oort", "proxy": "samples"}})
-    page = edgefl.write_report(edgefl.run(scenario, output=tmp_path / "run")).read_text(encoding="utf-8")
+    page = edgefl.write_report(edgefl.run(scenario, out=tmp_path / "run")).read_text(encoding="utf-8")
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert re.search(r"selection oort \(proxy samples", words)
 
@@ -76,7 +76,7 @@ def test_an_unfinished_run_says_so_and_one_without_training_too(
     page = edgefl.write_report(tmp_path / "half", tmp_path / "none.html").read_text(encoding="utf-8")
     assert "no round is recorded yet" in page and not figures_in(page)
 
-    run = edgefl.run(tiny(training="none"), output=tmp_path / "simulated")
+    run = edgefl.run(tiny(training="none"), out=tmp_path / "simulated")
     page = edgefl.write_report(run).read_text(encoding="utf-8")
     assert "simulates costs without training" in page and {"costs", "timeline"} <= set(figures_in(page))
     assert page.count('id="explore"') == 1 and "fleet" not in figures_in(page)

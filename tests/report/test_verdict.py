@@ -26,7 +26,7 @@ def compared(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempP
     """Two schedules by two seeds; some clients can't hold a round of end-to-end training."""
     schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
     scenario = tiny(compare={"schedule": schedules, "seed": [3, 4]}, fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}})
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("verdict") / "runs")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("verdict") / "runs")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_run_is_ahead_only_beyond_chance(groups: Groups) -> None:
 
 
 def test_a_run_without_training_has_no_metric(tiny: Callable[..., dict[str, Any]], tmp_path: Any) -> None:
-    run = edgefl.run(tiny(training="none"), output=tmp_path / "run")
+    run = edgefl.run(tiny(training="none"), out=tmp_path / "run")
     one = {"mine": [records_of(run)]}
     matrix = matrix_of(one)
     assert "metric" not in matrix.titles and matrix.parts[0].rows[0][0][0] == "7 of 7"

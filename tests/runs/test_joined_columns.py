@@ -26,7 +26,7 @@ def compared(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
         "fleet.devices": [pi, {jetson: "100%"}],
     }
     scenario = tiny(training={"mode": "none"}, compare=compare)
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("joined") / "run")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("joined") / "run")
 
 
 def test_tables_have_what_the_comparison_varies_as_columns(compared: Run) -> None:
@@ -77,7 +77,7 @@ def kept(folder: Path) -> list[str]:
 
 
 def test_a_finished_run_keeps_the_checkpoints_that_it_is_asked_for(small: Tiny, tmp_path: Path) -> None:
-    edgefl.run(small(checkpoints=3), output=tmp_path / "more")
+    edgefl.run(small(checkpoints=3), out=tmp_path / "more")
     assert kept(tmp_path / "more") == ["round-000002", "round-000003", "round-000004"]
 
 
@@ -85,7 +85,7 @@ def test_a_finished_run_keeps_its_last_checkpoint_without_a_second_copy_of_the_w
     small: Tiny, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    run = edgefl.run(small(), output=folder)
+    run = edgefl.run(small(), out=folder)
     weights = (folder / "weights.safetensors").read_bytes()
     assert kept(folder) == ["round-000004"]
     assert (folder / "checkpoints" / "round-000004" / "state.safetensors").stat().st_size < len(weights) / 5

@@ -92,7 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
                 "round": {"cohort": 1.0},
                 "executor": {"name": "inline", "device": "cpu"},
             }
-            runs[name] = edgefl.run(scenario, output=tmp_path_factory.mktemp(kind) / "run")
+            runs[name] = edgefl.run(scenario, out=tmp_path_factory.mktemp(kind) / "run")
         return runs[name]
 
     return run

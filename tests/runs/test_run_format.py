@@ -72,8 +72,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("formats")
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
     (folder / "suite.yaml").write_text(yaml.safe_dump(SUITE), encoding="utf-8")
-    edgefl.run(SMALL, output=folder / "one")
-    edgefl.run({**SMALL, "compare": {"seed": [1, 2]}}, output=folder / "several")
+    edgefl.run(SMALL, out=folder / "one")
+    edgefl.run({**SMALL, "compare": {"seed": [1, 2]}}, out=folder / "several")
     return folder
 
 
@@ -150,11 +150,11 @@ def test_commands_that_go_on_with_their_runs_refuse_those_of_another_format(
 @pytest.mark.parametrize(
     ("store", "call"),
     [
-        ("edgefl.commands.sweep.stored_rows", lambda: edgefl.sweep("small.yaml", ["training.lr=1e-3"], output="rows")),
+        ("edgefl.commands.sweep.stored_rows", lambda: edgefl.sweep("small.yaml", ["training.lr=1e-3"], out="rows")),
         (
             "edgefl.commands.tune.command",
             lambda: edgefl.tune(
-                "small.yaml", ["training.lr=1e-3..1e-2"], trials=1, metric="image.accuracy", output="rows"
+                "small.yaml", ["training.lr=1e-3..1e-2"], trials=1, metric="image.accuracy", out="rows"
             ),
         ),
     ],

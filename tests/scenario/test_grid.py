@@ -105,7 +105,7 @@ def test_a_wrong_grid_is_told_with_its_line(scenario: dict[str, Any], tmp_path: 
     text, message = WRONG[wrong]
     (tmp_path / "grid.yaml").write_text(text)
     with pytest.raises(ScenarioError, match=message) as caught:
-        edgefl.sweep(scenario, grid=tmp_path / "grid.yaml", output=tmp_path / "new")
+        edgefl.sweep(scenario, grid=tmp_path / "grid.yaml", out=tmp_path / "new")
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2
     assert not (tmp_path / "new").exists()
 
@@ -117,7 +117,7 @@ def test_wrong_words_are_told_before_anything_is_computed(scenario: dict[str, An
         ({"axes": ["seed="]}, ScenarioError, "an axis is path=value,value"),
         ({"value": "round_second"}, UnknownName, "unknown value 'round_second'; did you mean 'round_seconds'"),
         ({"value": "metrics.image.accuracy"}, RunError, "known for trained cells only: add --train"),
-        ({"train": True}, RunError, "add --output DIR"),
+        ({"train": True}, RunError, "add --out DIR"),
         ({"train": True, "output": tmp_path / "new"}, DataError, "no samples to train on"),
         ({"figure": tmp_path / "map.jpg"}, RunError, "its name ends in .jpg"),
         ({"figure": tmp_path / "no" / "map.png"}, RunError, "the folder .* doesn't exist"),

@@ -120,14 +120,14 @@ def test_a_resumed_run_has_the_same_stages(tiny: Tiny, tmp_path: Path, after: in
     """Killed before its second, third or fifth record is out: before and after stage 1 has ended early."""
     round = {"policy": policy, "buffer": 2, "cohort": 1.0}
     given = plateau(tiny, share=0.9, round=round)
-    whole = edgefl.run(given, output=tmp_path / "whole")
+    whole = edgefl.run(given, out=tmp_path / "whole")
 
     def stop(event: str, facts: Mapping[str, Any]) -> None:
         if event == "record" and facts["round"] == after + 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(given, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(given, out=tmp_path / "cut", on_progress=stop)
     resumed = edgefl.run(resume=tmp_path / "cut")
     assert resumed.records("rounds") == whole.records("rounds")
     assert [record["stage"] for record in whole.records("rounds")] == [1, 1, 2, 2, 2, 2]

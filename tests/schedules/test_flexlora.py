@@ -183,7 +183,7 @@ def files(run: edgefl.Run) -> dict[str, bytes]:
 
 
 def test_a_run_trains_the_ranks_that_fit_and_one_that_was_stopped_ends_alike(tiny: Tiny, tmp_path: Path) -> None:
-    whole = edgefl.run(apart(tiny), output=tmp_path / "whole")
+    whole = edgefl.run(apart(tiny), out=tmp_path / "whole")
     trained = [row for row in whole.records("clients") if row["loss"] is not None]
     assert {row["part"] for row in trained} == {"rank 4", "rank 2", "rank 1"}
     for row in trained:
@@ -202,14 +202,14 @@ def test_a_run_trains_the_ranks_that_fit_and_one_that_was_stopped_ends_alike(tin
 
     workers = {"executor": {"name": "processes", "workers": 2, "device": "cpu"}}
     with pytest.raises(Stop):
-        edgefl.run(apart(tiny, **workers), output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(apart(tiny, **workers), out=tmp_path / "cut", on_progress=stop)
     assert files(edgefl.run(resume=tmp_path / "cut")) == files(whole)
 
 
 @pytest.mark.parametrize("adapter", [{"name": "lora", "rank": 2}, {"name": "bitfit"}], ids=["lora", "bitfit"])
 def test_a_run_with_an_adapter_that_was_stopped_ends_alike(tiny: Tiny, tmp_path: Path, adapter: Any) -> None:
     given = ranks(tiny, adapter=adapter, schedule={"name": "layerwise", "stages": 2, "rounds": 4})
-    whole = edgefl.run(given, output=tmp_path / "whole")
+    whole = edgefl.run(given, out=tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -219,7 +219,7 @@ def test_a_run_with_an_adapter_that_was_stopped_ends_alike(tiny: Tiny, tmp_path:
             raise Stop
 
     with pytest.raises(Stop):
-        edgefl.run(given, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(given, out=tmp_path / "cut", on_progress=stop)
     assert files(edgefl.run(resume=tmp_path / "cut")) == files(whole)
 
 

@@ -99,7 +99,7 @@ def test_profile_and_run_agree_on_who_takes_part_in_every_round(tiny: Tiny) -> N
 
 def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
     scenario = prefixed(tiny, training={**SGD, "batch": 8})
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     workers = edgefl.run({**scenario, "executor": {"name": "processes", "workers": 2, "device": "cpu"}})
 
     def stop(event: str, data: Any) -> None:
@@ -107,7 +107,7 @@ def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(scenario, out=tmp_path / "cut", on_progress=stop)
     resumed = edgefl.run(resume=tmp_path / "cut")
     for other in (workers, resumed):
         assert all(torch.equal(t, other.weights()[a]) for a, t in whole.weights().items())

@@ -291,14 +291,14 @@ def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
     schedule = {**DELIVERED, "rounds": 5 if mode == "none" else 4}
     scenario = games.tiny(**base, schedule=schedule, round=rounds_of(policy), fleet=TROUBLE)
     scenario["training"] = {**scenario["training"], "mode": mode}
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
 
     def stop(event: str, facts: Mapping[str, Any]) -> None:
         if event == "record" and facts["round"] == stops:
             raise Stopped
 
     with pytest.raises(Stopped):
-        edgefl.run(scenario, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(scenario, out=tmp_path / "cut", on_progress=stop)
     began: list[int] = []
     resumed = edgefl.run(
         resume=tmp_path / "cut", on_progress=lambda event, facts: event == "start" and began.append(facts["round"])

@@ -294,16 +294,16 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     scenario = games.tiny(
         schedule={"name": "layerwise", "stages": 2, "rounds": 4}, evaluation={"every": 2, "clients": "20%"}
     )
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
     workers = {"name": "processes", "workers": 2, "device": "cpu"}
-    others = [edgefl.run({**scenario, "executor": workers}, output=tmp_path / "workers")]
+    others = [edgefl.run({**scenario, "executor": workers}, out=tmp_path / "workers")]
 
     def stop(event: str, facts: Mapping[str, Any]) -> None:
         if event == "record" and facts["round"] == 3:
             raise Stopped
 
     with pytest.raises(Stopped):
-        edgefl.run(scenario, output=tmp_path / "cut", on_progress=stop)
+        edgefl.run(scenario, out=tmp_path / "cut", on_progress=stop)
     others.append(edgefl.run(resume=tmp_path / "cut"))
     for other in others:
         for name in ("rounds.jsonl", "clients.jsonl", "scored.jsonl", "eligibility.jsonl", "weights.safetensors"):
@@ -314,7 +314,7 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     assert len(clients) == 4 * 7 and "when" not in clients and "client_metrics" not in whole.rounds
     assert len(scored) == 2 * 7 and set(scored["round"]) == {2, 4} and scored["metrics.accuracy"].notna().sum() == 10
     assert {"metrics.accuracy.worst_decile", "by", "group", "scored"} <= set(groups)
-    first = edgefl.run(games.tiny(), output=tmp_path / "without")
+    first = edgefl.run(games.tiny(), out=tmp_path / "without")
     assert first.client_evaluations.empty and first.client_metrics.empty
 
     from edgefl.commands.run.table import print_summary

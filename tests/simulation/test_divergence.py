@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def stopped(request: pytest.FixtureRequest, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("diverged") / "run"
     with pytest.raises(DivergedError, match="the model diverged in round 1: .*training.on_divergence: continue"):
-        edgefl.run(tiny(**WAYS[request.param], evaluation={"every": 1}), output=folder)
+        edgefl.run(tiny(**WAYS[request.param], evaluation={"every": 1}), out=folder)
     return request.param, folder
 
 
@@ -69,7 +69,7 @@ def test_a_run_stops_after_the_round_and_can_be_resumed(stopped: tuple[str, Path
 def test_going_on_warns_once_and_names_round_and_tensor(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(**WAYS["weights"] | {"training": {**SGD, "on_divergence": "continue"}})
     with pytest.warns(RuntimeWarning, match=r"diverged in round 1: the tensor \S+ has NaN") as caught:
-        edgefl.run(scenario, output=tmp_path / "run")
+        edgefl.run(scenario, out=tmp_path / "run")
     assert len([w for w in caught if "diverged" in str(w.message)]) == 1
 
 
@@ -78,7 +78,7 @@ def test_tables_say_diverged(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureF
     scenario = tiny(**WAYS["weights"], compare={"training.lr": [1e30, 1e-3]})
     path.write_text(json.dumps({"edgefl": 1, **scenario, "training": {**SGD, "on_divergence": "continue"}}))
     with pytest.raises(SystemExit) as ended, pytest.warns(RuntimeWarning, match="diverged"):
-        main(["run", str(path), "--output", str(tmp_path / "run")])
+        main(["run", str(path), "--out", str(tmp_path / "run")])
     out, _ = capsys.readouterr()
     assert ended.value.code == 0
     assert "the model diverged: after 2 rounds, first round 1, it wasn't finite" in out
@@ -93,7 +93,7 @@ def test_other_combinations_go_on(tiny: Tiny, tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"edgefl": 1, **scenario}))
     with pytest.raises(SystemExit) as ended:
-        main(["run", str(path), "--output", str(tmp_path / "run")])
+        main(["run", str(path), "--out", str(tmp_path / "run")])
     out, err = capsys.readouterr()
     assert ended.value.code == 1
     assert "lr=1e+30: the model diverged in round 1" in err
@@ -125,7 +125,7 @@ def test_one_client_whose_loss_is_not_finite_is_no_divergence_where_the_median_i
             aggregation={"rule": "median", "non_finite": "keep"},
             schedule={"name": "end-to-end", "rounds": 1},
         ),
-        output=tmp_path / "run",
+        out=tmp_path / "run",
     )
     (record,) = run.records("rounds")
     losses = [client["loss"] for client in run.records("clients")]

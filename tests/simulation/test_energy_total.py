@@ -146,7 +146,7 @@ def scenario(tiny: Scenario) -> dict[str, Any]:
 
 
 def test_grams_are_joules_times_the_intensity_by_phase(scenario: dict[str, Any], tmp_path: Path) -> None:
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     device, link = (load_device("raspberry-pi-4-4gb"), load_link("wifi-5"))
     watts = {
         "download": device.idle_watts + link.download_watts,
@@ -170,9 +170,9 @@ def test_grams_are_joules_times_the_intensity_by_phase(scenario: dict[str, Any],
 def test_nothing_is_told_of_carbon_without_an_intensity(
     scenario: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_intensity = edgefl.run(scenario, output=tmp_path / "with")
+    with_intensity = edgefl.run(scenario, out=tmp_path / "with")
     del scenario["fleet"]["carbon_intensity"]
-    without = edgefl.run(scenario, output=tmp_path / "without")
+    without = edgefl.run(scenario, out=tmp_path / "without")
     assert "carbon" not in (without.path / "clients.jsonl").read_text()
     assert "carbon" not in (without.path / "rounds.jsonl").read_text()
     for run, told in ((with_intensity, True), (without, False)):

@@ -40,7 +40,7 @@ def scenario(tiny: Tiny, **executor: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run with all of its checkpoints."""
-    return edgefl.run(scenario(tiny, checkpoints=ROUNDS), output=tmp_path_factory.mktemp("kept") / "run")
+    return edgefl.run(scenario(tiny, checkpoints=ROUNDS), out=tmp_path_factory.mktemp("kept") / "run")
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -97,7 +97,7 @@ def test_a_run_goes_on_from_any_checkpoint_to_the_byte(whole: Run, tmp_path: Pat
 
 
 def test_a_finished_run_keeps_what_its_last_checkpoint_needs(tiny: Tiny, whole: Run, tmp_path: Path) -> None:
-    run = edgefl.run(scenario(tiny), output=tmp_path / "run")
+    run = edgefl.run(scenario(tiny), out=tmp_path / "run")
     state = checkpoints.manifest_of(run.path / "checkpoints" / checkpoints.name(ROUNDS))["state"]
     files = {f"kept/{path.name}" for path in (run.path / "kept").iterdir()}
     assert files == {f"kept/{name}" for name in state["kept"]["files"]}
@@ -131,7 +131,7 @@ def test_workers_leave_the_same_files(tiny: Tiny, tmp_path: Path, policy: str) -
     found = []
     for name, executor in (("one", {}), ("two", {"name": "processes", "workers": 2})):
         made = scenario(tiny, **executor)
-        edgefl.run({**made, "round": {"cohort": 2, "policy": policy}}, output=tmp_path / name)
+        edgefl.run({**made, "round": {"cohort": 2, "policy": policy}}, out=tmp_path / name)
         found.append(content(tmp_path / name))
     assert found[0] == found[1]
 

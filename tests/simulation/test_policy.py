@@ -111,7 +111,7 @@ def test_updates_that_the_server_holds(policy: type[Policy], options: dict[str, 
 def test_others_ask_the_policy_and_not_its_name(games: Games, tmp_path: Path) -> None:
     sections = {**SECTIONS, "round": {"policy": {"name": "tide", "hours": 0.5}, "cohort": 2, "concurrency": 3}}
     assert held_updates(games.setup(**sections)).updates == 3
-    edgefl.run(games.tiny(**sections), output=tmp_path / "run")
+    edgefl.run(games.tiny(**sections), out=tmp_path / "run")
     assert window_of(one_run(tmp_path / "run")) == 1800
     told = edgefl.explain(tmp_path / "run", round=1)
     assert told["policy"] == "tide"

@@ -190,7 +190,7 @@ def test_a_run_tells_what_a_policy_does_wrong(tiny: Callable[..., dict[str, Any]
     play, told, more = WRONG[case]
     registry.load_plug_in(file := plug_in(tmp_path, play, more))
     with pytest.raises(PluginError) as caught:
-        edgefl.run(tiny(**SECTIONS), output=tmp_path / "run")
+        edgefl.run(tiny(**SECTIONS), out=tmp_path / "run")
     assert re.match(line(file, told), str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2
 
@@ -286,7 +286,7 @@ def test_an_honest_policy_breaks_no_rule(tiny: Callable[..., dict[str, Any]], tm
     """It waits a hundred thousand times, far beyond ``round.patience``, and leaves updates out."""
     edgefl.register("round policy", "waits")(Waits)
     sections = {**SECTIONS, "round": {**SECTIONS["round"], "policy": "waits"}}
-    run = edgefl.run(tiny(**sections), output=tmp_path / "run")
+    run = edgefl.run(tiny(**sections), out=tmp_path / "run")
     for record in run.records("rounds"):
         assert (record["outcome"], record["finished"]) == ("completed", 72)
         assert record["virtual_seconds"] == pytest.approx(36 * 3600)
@@ -307,7 +307,7 @@ def test_a_client_that_has_landed_meanwhile_isnt_sent_off_twice(
     """
     registry.load_plug_in(plug_in(tmp_path, play.strip("\n"), OVERLAPPING))
     sections = {**SECTIONS, "training": {"batch": 8}}
-    run = edgefl.run(tiny(**sections), output=tmp_path / "run")
+    run = edgefl.run(tiny(**sections), out=tmp_path / "run")
     for round in (1, 2):
         clients = [c["client"] for c in run.records("clients") if c["round"] == round]
         assert len(clients) == 3

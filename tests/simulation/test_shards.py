@@ -96,10 +96,10 @@ SLOW = ("compensated", "over-selected", "two bytes down", "all measured", "batch
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES])
 def test_the_bits_are_those_of_any_executor(small: Tiny, merged: list[Update], tmp_path: Path, case: str) -> None:
     sections = CASES[case]
-    inline = edgefl.run(small(**sections), output=tmp_path / "inline")
+    inline = edgefl.run(small(**sections), out=tmp_path / "inline")
     sums = len(merged)
     executor = {**WORKERS, **sections.get("executor", {})}
-    workers = edgefl.run(small(**sections | {"executor": executor}), output=tmp_path / "workers")
+    workers = edgefl.run(small(**sections | {"executor": executor}), out=tmp_path / "workers")
     assert sums and len(merged) == 2 * sums
     assert_equal_tensors(workers.weights(), inline.weights())
     assert workers.records("clients") == inline.records("clients")
@@ -107,7 +107,7 @@ def test_the_bits_are_those_of_any_executor(small: Tiny, merged: list[Update], t
     if case == "two rounds":
         assert sums == 2 * 3  # of four image clients each; the four text clients send their updates one by one
         return  # training makes more of what rounding makes different
-    expected = edgefl.run(small(**sections, method="at-once"), output=tmp_path / "at-once").weights()
+    expected = edgefl.run(small(**sections, method="at-once"), out=tmp_path / "at-once").weights()
     for address, value in inline.weights().items():
         torch.testing.assert_close(value, expected[address], rtol=1e-3, atol=1e-6)
 
@@ -125,7 +125,7 @@ UNSHARED: dict[str, dict[str, Any]] = {
 def test_updates_that_are_needed_one_by_one_are_sent_one_by_one(
     small: Tiny, merged: list[Update], tmp_path: Path, case: str
 ) -> None:
-    run = edgefl.run(small(**UNSHARED[case]), output=tmp_path / "run")
+    run = edgefl.run(small(**UNSHARED[case]), out=tmp_path / "run")
     assert not merged and run.records("rounds")[0]["finished"] > 4
 
 
@@ -205,7 +205,7 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
 def test_a_cohort_of_two_hundred_is_added_up_by_threes(tiny: Tiny, merged: list[Update], tmp_path: Path) -> None:
     data = {"source": "glyphs", "clients": {"image": 200}, "samples": 8, "validation": 20, "test": 20}
     scenario = tiny(data=data, model={"image": {"blocks": 1, "width": 16, "heads": 2}})
-    inline = edgefl.run(scenario, output=tmp_path / "inline")
+    inline = edgefl.run(scenario, out=tmp_path / "inline")
     assert len(merged) == 2 * 67
-    workers = edgefl.run(scenario | {"executor": WORKERS}, output=tmp_path / "workers")
+    workers = edgefl.run(scenario | {"executor": WORKERS}, out=tmp_path / "workers")
     assert_equal_tensors(workers.weights(), inline.weights())

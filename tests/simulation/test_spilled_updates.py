@@ -69,10 +69,10 @@ def test_the_bits_are_those_of_updates_in_memory(
 
     monkeypatch.setattr("edgefl.simulation.learning.training.TensorFile", Counted)
     scenario, spilled_each = small(**CASES[case]), []
-    held = edgefl.run(limited(scenario, "1 GiB"), output=tmp_path / "held")
+    held = edgefl.run(limited(scenario, "1 GiB"), out=tmp_path / "held")
     for memory in (0, "300 KiB"):
         assert not added
-        run = edgefl.run(limited(scenario, memory), output=tmp_path / f"run {memory}")
+        run = edgefl.run(limited(scenario, memory), out=tmp_path / f"run {memory}")
         assert_equal_tensors(run.weights(), held.weights())
         assert run.records("clients") == held.records("clients")
         assert sorted(p.name for p in run.path.iterdir()) == sorted(p.name for p in held.path.iterdir())
@@ -125,7 +125,7 @@ def test_more_than_memory_and_disk_is_refused_with_the_number(
     )
     expected += r"and 2 KiB at .*; allowed: a smaller round\.cohort, or a rule that averages"
     with pytest.raises(ScenarioError, match=expected) as caught:
-        edgefl.run(limited(small(aggregation={"rule": "median"}), "1 KiB"), output=tmp_path / "run")
+        edgefl.run(limited(small(aggregation={"rule": "median"}), "1 KiB"), out=tmp_path / "run")
     assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
     with pytest.raises(ScenarioError, match=r"or a method that adds updates up as they land \(scaffold reads all"):
         edgefl.validate(limited(small(**CASES["scaffold"]), "1 KiB"))

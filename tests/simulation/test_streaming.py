@@ -97,8 +97,8 @@ def test_the_bits_are_those_of_all_updates_at_once(
 ) -> None:
     sections = dict(CASES[case])
     personal = {"personal": personal} if (personal := sections.pop("personal", None)) else {}
-    streamed = edgefl.run(small(method={"name": "fedavg", **personal}, **sections), output=tmp_path / "streamed")
-    at_once = edgefl.run(small(method={"name": "at-once", **personal}, **sections), output=tmp_path / "at-once")
+    streamed = edgefl.run(small(method={"name": "fedavg", **personal}, **sections), out=tmp_path / "streamed")
+    at_once = edgefl.run(small(method={"name": "at-once", **personal}, **sections), out=tmp_path / "at-once")
     assert_equal_tensors(streamed.weights(), at_once.weights())
     assert streamed.records("clients") == at_once.records("clients")
     (first, *_), after = streamed.records("rounds"), streamed.weights()
@@ -109,8 +109,8 @@ def test_the_mean_is_over_those_whose_update_is_finite(small: Callable[..., dict
     """It is scaled to their weights, and so agrees to rounding."""
     attack = {"name": "scaling", "share": 0.3, "factor": 1e300}
     sections = {"fleet": {"failures": {"attack": attack}}, "schedule": {"name": "end-to-end", "rounds": 1}}
-    streamed = edgefl.run(small(method="fedavg", **sections), output=tmp_path / "streamed")
-    at_once = edgefl.run(small(method="at-once", **sections), output=tmp_path / "at-once")
+    streamed = edgefl.run(small(method="fedavg", **sections), out=tmp_path / "streamed")
+    at_once = edgefl.run(small(method="at-once", **sections), out=tmp_path / "at-once")
     (first,), (second,) = streamed.records("rounds"), at_once.records("rounds")
     assert first["rejected"] == second["rejected"] and first["rejections"] == {"not finite": 5}
     assert streamed.records("clients") == at_once.records("clients")
@@ -122,7 +122,7 @@ def test_the_mean_is_over_those_whose_update_is_finite(small: Callable[..., dict
 def test_parameters_that_were_added_up_can_not_be_read(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     line = r"test_streaming\.py:\d+\): the values of 'image[^']+' in the payload 'model' were added up as they arrived"
     with pytest.raises(MethodError, match=rf"Reading\.aggregate\(\) .* reads what is gone \(.*{line}"):
-        edgefl.run(small(method="reading"), output=tmp_path / "run")
+        edgefl.run(small(method="reading"), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "at-once"])
@@ -137,7 +137,7 @@ def test_what_is_held_of_a_cohort(small: Callable[..., dict[str, Any]], tmp_path
 
     scenario = small(method=method)
     head = next(s.shape for n, s in kind_of(scenario).parameters().items() if n == "image.head.weight")
-    edgefl.run(scenario, output=tmp_path / "run", on_progress=count)
+    edgefl.run(scenario, out=tmp_path / "run", on_progress=count)
     growth = counts[11] - counts[2]
     assert growth == (0 if method == "fedavg" else 9)
 

@@ -136,7 +136,7 @@ def test_metrics_that_the_run_wont_have(sections: dict[str, Any], told: str, tin
     path = tmp_path / "s.yaml"
     path.write_text(json.dumps({"edgefl": 1, **scenario(tiny, **sections)}, indent=1))
     with pytest.raises(ScenarioError, match=told) as refused:
-        edgefl.run(path, output=tmp_path / "run")
+        edgefl.run(path, out=tmp_path / "run")
     assert refused.value.line is not None and not (tmp_path / "run").exists()
 
 
@@ -144,7 +144,7 @@ def test_metrics_that_the_run_wont_have(sections: dict[str, Any], told: str, tin
 def stopped(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of 8 rounds that ends once its accuracy was no better in an evaluation than before."""
     stop = {"metric": "image.accuracy", "patience": 1}
-    return edgefl.run(scenario(tiny, stop=stop), output=tmp_path_factory.mktemp("stopped") / "run")
+    return edgefl.run(scenario(tiny, stop=stop), out=tmp_path_factory.mktemp("stopped") / "run")
 
 
 def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     compared = edgefl.compare([stopped.path])
     assert compared["stopped"] == [f"{compared['rows'][0]['label']}: {stopped.early_stop['text']}"]
     # a run of as many rounds that follows nothing has the same weights, and ends there
-    plain = edgefl.run(scenario(tiny, rounds=len(rounds)), output=tmp_path / "plain")
+    plain = edgefl.run(scenario(tiny, rounds=len(rounds)), out=tmp_path / "plain")
     assert_equal_tensors(plain.weights(), stopped.weights())
     assert "stopped" not in plain.result and "watched" not in plain.rounds and plain.best is None
     with pytest.raises(RunError, match="has no best weights"):
         plain.weights("best")
     # and the best weights are those of a run that ends with the round of the best value
-    at_best = edgefl.run(scenario(tiny, rounds=stopped.best["round"]), output=tmp_path / "best")
+    at_best = edgefl.run(scenario(tiny, rounds=stopped.best["round"]), out=tmp_path / "best")
     assert stopped.best["value"] == max(values)
     assert_equal_tensors(at_best.weights(), stopped.weights("best"))
     assert_equal_tensors(at_best.model("image").state_dict(), stopped.model("image", which="best").state_dict())
@@ -225,7 +225,7 @@ def test_runs_of_a_comparison_end_each_by_itself(
     both = scenario(
         tiny, rounds=3, stop={"metric": "image.accuracy", "target": 0.2}, compare={"training.lr": [1e-9, 3e-3]}
     )
-    run = edgefl.run(both, output=tmp_path / "run")
+    run = edgefl.run(both, out=tmp_path / "run")
     lengths = {label: len(member.rounds) for label, member in run.runs.items()}
     slow, fast = lengths
     assert lengths[slow] == 3 > lengths[fast] and run.runs[slow].early_stop is None
@@ -239,9 +239,9 @@ def test_runs_of_a_comparison_end_each_by_itself(
     assert [row["rounds"] for part in compared["equal"] for row in part["rows"]]
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]
     page = tmp_path / "page.html"
-    edgefl.write_report(run.runs[fast].path, output=page)
+    edgefl.write_report(run.runs[fast].path, out=page)
     assert f"This run {run.runs[fast].early_stop['text']}." in page.read_text(encoding="utf-8")
-    edgefl.write_report(run.path, output=page)
+    edgefl.write_report(run.path, out=page)
 
 
 def test_a_scenario_with_a_stop_is_read_back(tiny: Tiny) -> None:

@@ -23,7 +23,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.py"
 
 
 def checked(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TOOL), "--output", str(folder), *arguments]
+    command = [sys.executable, str(TOOL), "--out", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -146,7 +146,7 @@ def test_a_killed_check_goes_on_at_its_model(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--only", "memory", "--models", "2"]
     # killed as a batch system does: the program and what it started
     process = subprocess.Popen(
-        [sys.executable, str(TOOL), "--output", str(folder), *arguments],
+        [sys.executable, str(TOOL), "--out", str(folder), *arguments],
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -23,7 +23,7 @@ def test_a_run_that_is_not_quantised_has_its_own_metric(tiny: Callable[..., dict
     spec.loader.exec_module(tool)
     data = {"source": "glyphs", "clients": {"text": 2}, "samples": 20, "validation": 20, "test": 40}
     adapter = {"name": "lora", "rank": 2, "also": ["head"]}
-    edgefl.run(tiny(data=data, adapter=adapter), output=tmp_path / "run")
+    edgefl.run(tiny(data=data, adapter=adapter), out=tmp_path / "run")
     own = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["text"]
     assert tool.metric(tmp_path / "run", "accuracy", None) == pytest.approx(own["accuracy"])
     assert tool.metric(tmp_path / "run", "accuracy", "int8") == pytest.approx(own["accuracy"], abs=0.1)

@@ -82,7 +82,7 @@ def killed(given: dict[str, Any], root: Path, number: int) -> dict[str, Any] | N
 
     def start() -> None:
         at_call(str(folder), number, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        edgefl.run(given, output=folder, on_progress=stop)
+        edgefl.run(given, out=folder, on_progress=stop)
 
     code, text = Fork(said, start).end()
     if code == NO_MORE:
@@ -92,7 +92,7 @@ def killed(given: dict[str, Any], root: Path, number: int) -> dict[str, Any] | N
     if folder.exists():
         shutil.copytree(folder, copy)
     ends = {
-        "again": Fork(said, lambda: edgefl.run(given, output=copy)).end(),
+        "again": Fork(said, lambda: edgefl.run(given, out=copy)).end(),
         "resumed": Fork(said, lambda: edgefl.run(resume=folder)).end(),
     }
     return {"left": left, "folders": [str(copy), str(folder)], **ends}
@@ -122,7 +122,7 @@ def two(
 
     def first() -> None:
         at_call("runs" if unnamed else "run", number, hold)
-        edgefl.run(given, output=output, on_progress=failing if fails else lambda event, facts: None)
+        edgefl.run(given, out=output, on_progress=failing if fails else lambda event, facts: None)
 
     one = Fork(here / ".one", first)
     while not held.exists():
@@ -131,7 +131,7 @@ def two(
             one.end()
             return None
         time.sleep(0.002)
-    other = Fork(here / ".other", lambda: edgefl.run(given, output=output)).end()
+    other = Fork(here / ".other", lambda: edgefl.run(given, out=output)).end()
     go.touch()
     return {"first": one.end(), "second": other, "folder": str(here)}
 
@@ -148,7 +148,7 @@ def main() -> None:
     """Print how each start ended."""
     asked = json.loads(sys.argv[1])
     root = Path(asked["root"])
-    edgefl.run(asked["given"], output=root / "whole")  # forks find all modules and predictions loaded
+    edgefl.run(asked["given"], out=root / "whole")  # forks find all modules and predictions loaded
     number = 1
     while (told := WHAT[asked["what"]](asked["given"], root, number)) is not None:
         print(json.dumps({"number": number, **told}), flush=True)

@@ -101,10 +101,10 @@ def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whateve
     monkeypatch.setattr(Form, "encode", counted)
     rate = {"batch": 8, "lr_schedule": "cosine"}
     sections = {"schedule": {"name": "end-to-end", "rounds": 4}, "training": rate, "evaluation": {"every": 1}}
-    inline = edgefl.run(tiny(**sections), output=tmp_path / "inline")
+    inline = edgefl.run(tiny(**sections), out=tmp_path / "inline")
     assert not encoded
     workers = {"name": "processes", "workers": 2, "device": "cpu"}
-    run = edgefl.run(tiny(**sections, executor=workers), output=tmp_path / "workers")
+    run = edgefl.run(tiny(**sections, executor=workers), out=tmp_path / "workers")
     assert_equal_tensors(run.weights(), inline.weights())
     for table in ("clients", "rounds"):
         assert run.records(table) == inline.records(table)

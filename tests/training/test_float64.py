@@ -40,7 +40,7 @@ def test_everything_is_in_float64_and_costs_follow(tiny: Make, tmp_path: Path, m
         run = tmp_path / precision
         training, clients = sgd(precision=precision, measure="all"), {"image": 1, "image-text": 1}
         scenario = tiny(method=method, training=training, data={**tiny()["data"], "clients": clients})
-        edgefl.run(scenario, output=run, overrides=["executor.checkpoints=2"])
+        edgefl.run(scenario, out=run, overrides=["executor.checkpoints=2"])
         state = safetensors.torch.load_file(run / "checkpoints" / "round-000001" / "state.safetensors")
         assert {t.dtype for t in state.values() if t.is_floating_point()} == {getattr(torch, precision)}
         found[precision] = records(run, "clients.jsonl"), safetensors.torch.load_file(run / "weights.safetensors")
@@ -66,7 +66,7 @@ def test_a_loop_by_hand_has_the_same_weights_and_scores(tiny: Make, tmp_path: Pa
     model = {"image": {"blocks": 2, "width": 16, "heads": 2}}
     scenario = load(tiny(data=data, model=model, training=sgd(precision="float64"), evaluation={"every": 2}))
     setup, federation = compose(scenario), federation_of(scenario, str)
-    edgefl.run(scenario, output=tmp_path / "run")
+    edgefl.run(scenario, out=tmp_path / "run")
     module = models.build(setup.method.setting.kinds["image"].model)
     first = setup.method.at_start(setup.seed).tensors
     server = {name: first[f"image/{name}"] for name, _ in module.named_parameters()}

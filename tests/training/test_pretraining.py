@@ -53,9 +53,7 @@ def test_a_pretrained_tower_starts_every_run_and_its_head_does_not(few: Make, tm
     trained = first_values(scenario)
     moved = {name.split(".")[1] for name in plain if not torch.equal(plain[name], trained[name])}
     assert moved == {"embedding", "blocks"}
-    edgefl.run(
-        {**scenario, "schedule": {"name": "layerwise", "stages": 2, "allocation": [0, 1]}}, output=tmp_path / "run"
-    )
+    edgefl.run({**scenario, "schedule": {"name": "layerwise", "stages": 2, "allocation": [0, 1]}}, out=tmp_path / "run")
     # a stage without rounds keeps what the tower learned beforehand
     kept = safetensors.torch.load_file(tmp_path / "run" / "weights.safetensors")
     early = [name for name in kept if ".blocks.0." in name or ".embedding." in name]
@@ -109,7 +107,7 @@ def test_what_was_learned_from_a_folder_is_not_kept_for_other_files_in_it(
 
 def test_without_training_nothing_is_pretrained(few: Make, tmp_path: Path) -> None:
     scenario = few(pretrain={"text": {"epochs": 500, "batch": 16}}, training={"mode": "none", "batch": 8})
-    edgefl.run(scenario, output=tmp_path / "run")  # 500 epochs would take minutes
+    edgefl.run(scenario, out=tmp_path / "run")  # 500 epochs would take minutes
     assert not (tmp_path / "run" / "pretrained.json").exists()
 
 
@@ -224,7 +222,7 @@ def test_it_stops_after_epochs_without_a_better_one_and_keeps_the_best(few: Make
     assert told["best_accuracy"] == pytest.approx(accuracies[best - 1])
     assert 0 < held <= 0.3 * 70 and (told["held_out"], told["samples"]) == (held, 70 - held)
     # beside each run
-    edgefl.run(scenario, output=tmp_path / "run", overrides=["schedule.rounds=1"])
+    edgefl.run(scenario, out=tmp_path / "run", overrides=["schedule.rounds=1"])
     assert json.loads((tmp_path / "run" / "pretrained.json").read_text())["text"] == told
 
 
@@ -320,7 +318,7 @@ def test_a_comparison_over_seeds_trains_it_once_also_side_by_side(
         schedule={"name": "end-to-end", "rounds": 1},
         compare={"seed": [1, 2]},
     )
-    edgefl.run(scenario, output=tmp_path / "both", jobs=2)
+    edgefl.run(scenario, out=tmp_path / "both", jobs=2)
     (kept,) = (tmp_path / "cache" / "pretrained").iterdir()
     before = kept.read_bytes()
     folders = sorted(path.parent for path in (tmp_path / "both").glob("*/pretrained.safetensors"))
@@ -328,7 +326,7 @@ def test_a_comparison_over_seeds_trains_it_once_also_side_by_side(
     assert len({(folder / "pretrained.safetensors").read_bytes() for folder in folders}) == 1
     for shard in ("2/2", "1/2"):  # in another order, and from an empty cache
         kept.unlink()
-        edgefl.run(scenario, output=tmp_path / "shards", shard=shard)
+        edgefl.run(scenario, out=tmp_path / "shards", shard=shard)
         assert kept.read_bytes() == before
 
 
@@ -349,7 +347,7 @@ def overlap(seen: dict[str, Any], held: dict[str, Any]) -> dict[str, int]:
 def trained(few: Make, tmp_path: Path) -> dict[str, Any]:
     """A scenario with a pre-training, which the run in ``tmp_path / "run"`` has played."""
     scenario = few(pretrain={"text": {"epochs": 1, "batch": 16}})
-    edgefl.run(scenario, output=tmp_path / "run", overrides=["schedule.rounds=1"])
+    edgefl.run(scenario, out=tmp_path / "run", overrides=["schedule.rounds=1"])
     return scenario
 
 
@@ -358,7 +356,7 @@ def test_a_federation_that_holds_what_weights_have_seen_is_refused(
 ) -> None:
     reads = {"text": {"from": str(tmp_path / "run")}}
     # another seed deals other samples to clients, but holds out the same: what that run began with says the same
-    edgefl.run(few(seed=8, pretrain=reads), output=tmp_path / "next", overrides=["schedule.rounds=1"])
+    edgefl.run(few(seed=8, pretrain=reads), out=tmp_path / "next", overrides=["schedule.rounds=1"])
     data = few()["data"]
     for changed in ({"public": 20}, {"public": 0, "validation": 60, "test": 60}, {"validation": 90, "public": 10}):
         other = few(data={**data, **changed})
@@ -391,7 +389,7 @@ def test_samples_are_known_in_a_copy_with_other_rows(tiny: Make, tmp_path: Path)
 
     pretrain = {"text": {"epochs": 1, "batch": 8}}
     first = scenario("first", rows, data={"public": 16}, pretrain=pretrain)
-    edgefl.run(first, output=tmp_path / "run", overrides=["schedule.rounds=1"])
+    edgefl.run(first, out=tmp_path / "run", overrides=["schedule.rounds=1"])
     part = composing.federation_of(load(first), str).public_part("text")
     texts = json.loads(part.collection.text("texts.json"))["texts"]
     public = {texts[part.arrays["text"][row]] for row in part.arrays["public.text"]}
@@ -435,4 +433,4 @@ def test_weights_of_a_run_have_a_field_of_their_own(few: Make, trained: dict[str
     source = tmp_path / "run" / "pretrained.safetensors"
     model = {"text": {**few()["model"]["text"], "weights": str(source)}}
     with pytest.raises(EdgeflError, match=r"pretrain: \{text: \{from: .*pretrained.safetensors\}\}"):
-        edgefl.run(few(model=model), output=tmp_path / "other")
+        edgefl.run(few(model=model), out=tmp_path / "other")

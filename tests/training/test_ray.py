@@ -61,8 +61,8 @@ def of_ray() -> list[str]:
 
 
 def test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing(tiny: Tiny, tmp_path: Path) -> None:
-    inline = edgefl.run(tiny(), output=tmp_path / "inline")
-    run = edgefl.run(tiny(executor=on_ray()), output=tmp_path / "ray")
+    inline = edgefl.run(tiny(), out=tmp_path / "inline")
+    run = edgefl.run(tiny(executor=on_ray()), out=tmp_path / "ray")
     assert_same(run, inline)
     assert len({row["process"] for row in run.records("host")} - {os.getpid()}) == 2
     assert not ray.is_initialized()
@@ -89,8 +89,8 @@ def test_a_work_is_stored_once_whatever_its_learning_rate(
         "training": {"batch": 8, "lr_schedule": "cosine"},
         "evaluation": {"every": 1},
     }
-    inline = edgefl.run(tiny(**sections), output=tmp_path / "inline")
-    run = edgefl.run(tiny(**sections, executor=on_ray()), output=tmp_path / "ray")
+    inline = edgefl.run(tiny(**sections), out=tmp_path / "inline")
+    run = edgefl.run(tiny(**sections, executor=on_ray()), out=tmp_path / "ray")
     assert_same(run, inline)
     assert len({row["lr"] for row in run.records("clients")}) == 4
     # of each kind one that trains, and two that evaluate its model on the server's splits
@@ -104,10 +104,10 @@ def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path)
         address = f"127.0.0.1:{free.getsockname()[1]}"
     # of the socket: Ray itself would wait
     with pytest.raises(TrainingError, match=f"no Ray at {address}: Connection refused") as refusal:
-        edgefl.run(tiny(executor=on_ray(address)), output=tmp_path / "run")
+        edgefl.run(tiny(executor=on_ray(address)), out=tmp_path / "run")
     assert refusal.value.exit_code == 2 and "\n" not in str(refusal.value)
     with pytest.raises(TrainingError, match="write it as HOST:PORT") as refusal:
-        edgefl.run(tiny(executor=on_ray("here")), output=tmp_path / "run")
+        edgefl.run(tiny(executor=on_ray("here")), out=tmp_path / "run")
     assert refusal.value.exit_code == 2
 
 
@@ -173,8 +173,8 @@ def test_the_bytes_are_those_of_this_process(
     for case, sections in CASES.items():
         executor = {**sections.get("executor", on_ray()), "address": cluster.address}
         here = {"executor": {"name": "inline", "device": "cpu"}}
-        inline = edgefl.run(tiny(**sections | here), output=tmp_path / f"inline-{case}")
-        run = edgefl.run(tiny(**sections | {"executor": executor}), output=tmp_path / f"ray-{case}")
+        inline = edgefl.run(tiny(**sections | here), out=tmp_path / f"inline-{case}")
+        run = edgefl.run(tiny(**sections | {"executor": executor}), out=tmp_path / f"ray-{case}")
         assert_same(run, inline)
 
 
@@ -186,7 +186,7 @@ def test_what_the_cluster_lacks_is_told(tiny: Tiny, cluster: Any, tmp_path: Path
         (on_ray(cluster.address, workers=5), "5 workers need 5 CPUs, and the Ray cluster has 4"),
     ):
         with pytest.raises(TrainingError, match=says) as refusal:
-            edgefl.run(tiny(executor=executor), output=tmp_path / "run")
+            edgefl.run(tiny(executor=executor), out=tmp_path / "run")
         assert refusal.value.exit_code == 2
 
 
@@ -202,7 +202,7 @@ LONG = {"schedule": {"name": "end-to-end", "rounds": 6}}
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a worker", "a node"])
 def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path: Path, what: str) -> None:
-    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    inline = edgefl.run(tiny(**LONG), out=tmp_path / "inline")
     lost: list[int] = []
 
     def observe(event: str, facts: Any) -> None:
@@ -215,7 +215,7 @@ def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path:
 
     executor = on_ray(cluster.address, workers=3 if what == "a node" else 2)
     with pytest.warns(RuntimeWarning, match="a worker on Ray was lost, and its works run again"):
-        run = edgefl.run(tiny(**LONG, executor=executor), output=tmp_path / "run", on_progress=observe)
+        run = edgefl.run(tiny(**LONG, executor=executor), out=tmp_path / "run", on_progress=observe)
     assert_same(run, inline)
     assert lost
 
@@ -226,7 +226,7 @@ def test_the_loss_of_all_nodes_ends_the_run_which_goes_on_elsewhere(
 ) -> None:
     from edgefl.training.on_ray import executor
 
-    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    inline = edgefl.run(tiny(**LONG), out=tmp_path / "inline")
     lost: list[bool] = []
 
     def observe(event: str, facts: Any) -> None:
@@ -238,7 +238,7 @@ def test_the_loss_of_all_nodes_ends_the_run_which_goes_on_elsewhere(
         pytest.warns(RuntimeWarning, match="a worker on Ray was lost"),
         pytest.raises(TrainingError, match="no worker on Ray is left: none could be started again within 5 s"),
     ):
-        edgefl.run(tiny(**LONG, executor=on_ray(cluster.address)), output=tmp_path / "run", on_progress=observe)
+        edgefl.run(tiny(**LONG, executor=on_ray(cluster.address)), out=tmp_path / "run", on_progress=observe)
     assert_same(edgefl.run(resume=tmp_path / "run", overrides=["executor={name: inline, device: cpu}"]), inline)
 
 
@@ -251,14 +251,14 @@ def observe(name, facts):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
+    edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2], on_progress=observe)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", ["ray", "inline"])
 def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_path: Path, after: str) -> None:
-    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    inline = edgefl.run(tiny(**LONG), out=tmp_path / "inline")
     scenario = json.dumps(tiny(**LONG, executor=on_ray(cluster.address)))
     words = [sys.executable, "-c", CHILD, scenario, str(tmp_path / "run")]
     assert subprocess.run(words, capture_output=True, timeout=900).returncode == -signal.SIGKILL
@@ -334,7 +334,7 @@ def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tm
             found[facts["round"]] = memory_summary(cluster.address, stats_only=True)
 
     scenario = tiny(schedule={"name": "end-to-end", "rounds": 200}, evaluation={"every": 1000})
-    edgefl.run(scenario | {"executor": on_ray(cluster.address)}, output=tmp_path / "run", on_progress=observe)
+    edgefl.run(scenario | {"executor": on_ray(cluster.address)}, out=tmp_path / "run", on_progress=observe)
     objects = {round: int(text.split(" objects")[0].split(",")[-1].split()[-1]) for round, text in found.items()}
     assert set(objects) == {20, 190} and objects[190] <= objects[20] + 10
 
@@ -412,4 +412,4 @@ def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: 
     assert not left and not list(temporary.iterdir())
     shutil.rmtree(temporary)
     resumed = edgefl.run(resume=folder, overrides=["executor={name: inline, device: cpu}"])
-    assert_same(resumed, edgefl.run(scenario, output=tmp_path / "inline"))
+    assert_same(resumed, edgefl.run(scenario, out=tmp_path / "inline"))

@@ -162,8 +162,8 @@ def test_without_such_memory_everything_goes_through_pipes(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = tiny(executor={"name": "processes", "workers": 2, "device": "cpu"})
-    shared = edgefl.run(scenario, output=tmp_path / "shared")
+    shared = edgefl.run(scenario, out=tmp_path / "shared")
     monkeypatch.setattr("edgefl.training.processes.has_shared_memory", lambda: False)
-    piped = edgefl.run(scenario, output=tmp_path / "piped")
+    piped = edgefl.run(scenario, out=tmp_path / "piped")
     for name in ("weights.safetensors", "rounds.jsonl", "clients.jsonl"):
         assert (shared.path / name).read_bytes() == (piped.path / name).read_bytes()

@@ -143,7 +143,7 @@ def test_a_run_learns_what_it_learns_without_chunks_at_the_predicted_peak(
     for chunk in (None, 5):
         scenario = llama(tiny, **VARIED[name])
         scenario["training"] |= {"loss_chunk": chunk}
-        run = edgefl.run(scenario, output=tmp_path / str(chunk))
+        run = edgefl.run(scenario, out=tmp_path / str(chunk))
         scores.append(run.records("rounds")[-1]["metrics"]["text"]["perplexity"])
         rows = [json.loads(line) for line in (tmp_path / str(chunk) / "clients.jsonl").read_text().splitlines()]
         for row in rows:

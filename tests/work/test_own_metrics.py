@@ -102,7 +102,7 @@ METRICS = ["kappa", {"name": "fbeta", "beta": 2}, "log-loss", "ece", "nearest"]
 
 def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
     evaluation = {"every": 10, "metrics": METRICS, "clients": "25%"}
-    run = edgefl.run(tiny(evaluation=evaluation, training={"batch": 8, "lr": 5e-3}), output=tmp_path / "run")
+    run = edgefl.run(tiny(evaluation=evaluation, training={"batch": 8, "lr": 5e-3}), out=tmp_path / "run")
     clients: Any = compose(load(run.path / "scenario.yaml")).clients
     for kind in ("image", "text"):
         model, label, scores = run.model(kind), [], []
@@ -132,7 +132,7 @@ def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_a_best_round_is_chosen_by_one(tiny: Tiny, tmp_path: Path) -> None:
     evaluation = {"every": 1, "metrics": ["kappa"], "best": "image.kappa"}
-    run = edgefl.run(tiny(evaluation=evaluation), output=tmp_path / "run")
+    run = edgefl.run(tiny(evaluation=evaluation), out=tmp_path / "run")
     values = [record["watched"]["image.kappa"] for record in run.records("rounds")]
     assert run.best["metric"] == "image.kappa" and run.best["value"] == max(values)
 

@@ -37,7 +37,7 @@ def play(job: Job, rounds: int, workers: int, executor: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         scenario = edgefl_parts.scenario(job, rounds, workers, executor)
-        edgefl.run(scenario, output=Path(folder) / "run", on_progress=on_progress)
+        edgefl.run(scenario, out=Path(folder) / "run", on_progress=on_progress)
 
 
 if __name__ == "__main__":

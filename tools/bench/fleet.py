@@ -137,7 +137,7 @@ def play(task: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"{path}={json.dumps(value)}" for path, value in changes.items()]
         output = task["keep"] or Path(folder) / "run"
-        run(task["scenario"], output=output, overrides=overrides, on_progress=observe)
+        run(task["scenario"], out=output, overrides=overrides, on_progress=observe)
     selected = sum(r["selected"] for r in rounds)
     return {
         "start_seconds": marks["first"] - began,

@@ -47,13 +47,13 @@ def made() -> list[Files]:
     untrained = {**small, "training": {"mode": "none"}}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        edgefl.run(small, output=folder / "finished")
+        edgefl.run(small, out=folder / "finished")
         try:
-            edgefl.run(small, output=folder / "interrupted", on_progress=_interrupt)
+            edgefl.run(small, out=folder / "interrupted", on_progress=_interrupt)
         except _Stop:
             pass
-        edgefl.run(untrained, output=folder / "untrained")
-        edgefl.run({**untrained, "compare": {"seed": [1, 2]}}, output=folder / "compared")
+        edgefl.run(untrained, out=folder / "untrained")
+        edgefl.run({**untrained, "compare": {"seed": [1, 2]}}, out=folder / "compared")
         return [
             {f"run/{path.relative_to(each)}": path.read_bytes() for path in sorted(each.rglob("*")) if path.is_file()}
             for each in sorted(folder.iterdir())

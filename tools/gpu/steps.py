@@ -106,7 +106,7 @@ def do_quickstart(check: Check) -> Json:
     folder = check.folder / "quickstart"
     shutil.rmtree(folder, ignore_errors=True)
     ended = call(check, "quickstart", "-m", "edgefl", "run", "quickstart", "--set",
-                 f"executor.device={check.device}", "--output", str(folder))  # fmt: skip
+                 f"executor.device={check.device}", "--out", str(folder))  # fmt: skip
     schedules: Json = {}
     try:
         runs = read_run(folder).runs

@@ -31,7 +31,7 @@ EXIT_CODES = {
     "sweep": (
         "every cell has its row",
         "with `--train`, a work failed while it ran",
-        "with `--output`, the same command goes on",
+        "with `--out`, the same command goes on",
     ),
     "explore": ("the page is written", "", "nothing is written"),
     "fit": (
@@ -61,7 +61,7 @@ EXIT_CODES = {
     "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
-    "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
+    "calibrate": ("the machine was measured; with `--out`, the profile is written", "", "`--serve` always ends so"),
     "emulate": (
         "both runs are finished and held against each other",
         "the server's work failed while it ran",

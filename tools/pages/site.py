@@ -31,7 +31,7 @@ def on_post_build(*, config: Any) -> None:
     """Write the page that ``how-to/explore.md`` has built in."""
     import edgefl
 
-    edgefl.explore("quickstart", output=Path(config["site_dir"]) / "how-to/explore/quickstart.html")
+    edgefl.explore("quickstart", out=Path(config["site_dir"]) / "how-to/explore/quickstart.html")
 
 
 def without_outer_links(markdown: str, docs: Path, page: Path) -> str:

@@ -52,7 +52,7 @@ def analyse(
     *,
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     figure: str | os.PathLike[str] | None = None,
     seeds: int = 1,
     clients: int = 3,
@@ -64,14 +64,14 @@ def analyse(
 ) -> Analysis | ShardOfAnalysis:
     """Compute Shapley values of the client kinds, and gradients, drift and matching of a trained federation.
 
-    The runs that this takes are kept in ``output`` and used again, so an interrupted analysis can be continued.
+    The runs that this takes are kept in ``out`` and used again, so an interrupted analysis can be continued.
 
     Args:
         given: A finished run (its folder, or a ``Run``), or a scenario, which is run first; what it compares is
             ignored.
         only: Some of ``"shapley"``, ``"gradients"``, ``"drift"``, ``"matching"``; by default all that apply.
         overrides: Changes of single fields of a scenario.
-        output: The folder for runs and ``analysis.json``; by default ``runs/NAME-analysis``, or ``RUN-analysis``
+        out: The folder for runs and ``analysis.json``; by default ``runs/NAME-analysis``, or ``RUN-analysis``
             beside the given run.
         figure: A file (png, pdf, svg) for a drawing of the results.
         seeds: How many seeds the runs for Shapley values are repeated with: the scenario's and the following ones.
@@ -79,9 +79,9 @@ def analyse(
         metric: The only metric to compute Shapley values of, ``"image.accuracy"``; by default those that tables show.
         jobs: How many runs are made side by side, each in a process of its own.
         address: Make them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
-            machine is a node of.  All nodes see ``output`` at the same path.
+            machine is a node of.  All nodes see ``out`` at the same path.
         shard: ``"3/50"``: make only the third of 50 shares of the runs.  Calls for the others may use the same
-            ``output``; the one that finds all runs finished analyses them.
+            ``out``; the one that finds all runs finished analyses them.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -116,7 +116,7 @@ def analyse(
     setup = check(scenario, on_message)
     if "matching" in only and (reason := matches_nothing(setup.method, scenario.method_name)):
         raise RunError(reason)
-    folder = _folder(output, run, scenario)
+    folder = _folder(out, run, scenario)
     run_folder = run.path if run is not None else folder / EVERYBODY
     skipped = {name: reason for name, reason in selected.items() if reason}
     parts = _parts(scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run)
@@ -209,9 +209,9 @@ def _select_analyses(only: Sequence[str], players: Sequence[str]) -> dict[str, s
     return reasons
 
 
-def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Scenario) -> Path:
-    if output is not None:
-        return Path(output)
+def _folder(out: str | os.PathLike[str] | None, run: Run | None, scenario: Scenario) -> Path:
+    if out is not None:
+        return Path(out)
     if run is not None:
         path = run.path.resolve()
         return path.with_name(f"{path.name}-analysis")
@@ -226,7 +226,7 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         why = error.strerror or error
-        raise RunError(f"can't write the analysis to {folder}: {why}; choose another folder with --output") from error
+        raise RunError(f"can't write the analysis to {folder}: {why}; choose another folder with --out") from error
 
 
 def _parts(

@@ -64,7 +64,7 @@ def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
     """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
         if is_run(folder) and not has_same_results(read_run(folder).scenario, scenario.to_data()):
-            raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+            raise RunError(f"{folder} holds the run of another scenario; choose another --out")
 
 
 def make_runs(

@@ -52,7 +52,7 @@ def bench(
     suite: str | os.PathLike[str],
     *,
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -67,7 +67,7 @@ def bench(
         suite: A suite's file, that of a scenario which compares (its ``compare`` has the variants, the budget or the
             conditions, and the seeds), or the name of a shipped one (``"small"``).
         overrides: Changes of single fields of the suite's scenario, ``"training.epochs=1"``.
-        output: The folder.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is free.
+        out: The folder.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is free.
         jobs: How many runs are trained side by side, each in a process of its own.
         on_progress: Called with the name of an event and its facts.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
@@ -89,10 +89,10 @@ def bench(
     began = time.monotonic()
     variants, metric = _check_variants(asked, on_progress)
     with ExitStack() as held:
-        if output is None:
+        if out is None:
             folder = held.enter_context(closing(free_folder(asked.name))).path
         else:
-            folder = Path(output)
+            folder = Path(out)
             _begin(folder, held)
         replace_file(folder / SUITE, write(asked.to_data()).encode())
         on_progress("cells", {"folder": str(folder), "of": len(variants) * len(asked.seeds)})

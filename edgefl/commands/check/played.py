@@ -61,9 +61,9 @@ def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None 
 
     seeds.seed_globals(seed)
     if stop is None:
-        return run(scenario, output=folder, on_progress=on_progress)
+        return run(scenario, out=folder, on_progress=on_progress)
     try:
-        return run(scenario, output=folder, on_progress=on_progress)
+        return run(scenario, out=folder, on_progress=on_progress)
     except _Stopped:
         seeds.seed_globals(seed + 1)
         return run(resume=folder, on_progress=lambda event, facts: findings.renew())
@@ -155,7 +155,7 @@ def main() -> None:
     files = [(path, source.encode("latin-1")) for path, source in given["files"]]
     registry.adopt(registry.ForWorkers(files, [tuple(part) for part in given["parts"]]))
     seeds.seed_globals(given["seed"])
-    run(given["scenario"], output=given["output"])
+    run(given["scenario"], out=given["output"])
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ of phones, 13 and 80 W of laptops (28 November 2026).
 
 @public_command
 def calibrate(
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     quick: bool = False,
     threads: int | None = None,
@@ -87,13 +87,13 @@ def calibrate(
     It takes about a minute, some seconds if ``quick``.  Times are wall time.
 
     Args:
-        output: The YAML file to write, ``"mydevice.yaml"``; None measures and writes nothing.
+        out: The YAML file to write, ``"mydevice.yaml"``; None measures and writes nothing.
         quick: Measure for some seconds only, less exactly.
         threads: Torch's threads; by default one for each physical core.
         device: What to measure, ``"cpu"`` or ``"cuda"``.
         minutes: Minutes of full load, to see whether the machine throttles.
         address: ``HOST:PORT`` of a machine that runs ``edgefl calibrate --serve PORT``: the link to it is measured
-            too and written beside ``output`` as ``NAME-link.yaml``.
+            too and written beside ``out`` as ``NAME-link.yaml``.
         like: Link of the library whose radio power (watts) is used.
         watts: Power at full load in watts, a number or ``"12 W"``, where no sensor can be read; by default what is
             usual for the type.
@@ -114,7 +114,7 @@ def calibrate(
 
     on_message = messages(on_progress)
 
-    device_path = _output_path(output, force)
+    device_path = _output_path(out, force)
     link_path = device_path.with_name(f"{device_path.stem}-link.yaml") if device_path and address else None
     if link_path is not None:
         _output_path(link_path, force)
@@ -371,11 +371,11 @@ def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:
     return own | ({"kernel": float(f"{processor.kernel_seconds:.3g}")} if processor.kernel_seconds else {})
 
 
-def _output_path(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
+def _output_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None:
     """The path of the file to write, None for no file.  Raises DeviceError if the file can't be written."""
-    if output is None:
+    if out is None:
         return None
-    path = Path(output)
+    path = Path(out)
     if path.suffix not in (".yaml", ".yml"):
         raise DeviceError(f"{path}: a profile is a .yaml file, as in -o mydevice.yaml")
     if not path.parent.is_dir():

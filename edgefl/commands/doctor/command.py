@@ -236,7 +236,7 @@ def disk_check(folders: dict[str, Path]) -> MachineCheck:
     """The free bytes of the file systems on which these folders are, or will be."""
     free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
     found = ", ".join(f"{name} {units.show_bytes(number)}" for name, number in free.items()) + " free"
-    advice = "free some space, run with --output on another disk, or name another folder in EDGEFL_CACHE"
+    advice = "free some space, run with --out on another disk, or name another folder in EDGEFL_CACHE"
     return _grade_free_bytes("disk", min(free.values()), (LITTLE_DISK, LEAST_DISK), found, advice)
 
 
@@ -296,7 +296,7 @@ def determinism_check(folder: Path) -> MachineCheck:
 
     executor = {"name": "inline", "device": "auto"}
     for name in ("first", "second"):
-        edgefl.run({**SCENARIO, "executor": executor}, output=folder / name)
+        edgefl.run({**SCENARIO, "executor": executor}, out=folder / name)
     if names := differing(folder / "first", folder / "second"):
         advice = "results of this machine aren't reproducible: set executor.device to cpu and OMP_NUM_THREADS to 1"
         return MachineCheck("determinism", ERROR, f"two equal runs differ in {', '.join(names)}", advice)
@@ -309,7 +309,7 @@ def run_check(folder: Path) -> MachineCheck:
     from edgefl.commands.run.verify import verify
 
     began = time.perf_counter()
-    edgefl.run({**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "auto"}}, output=folder / "run")
+    edgefl.run({**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "auto"}}, out=folder / "run")
     report = verify(folder / "run")
     seconds = time.perf_counter() - began
     (run,) = report.runs.values()

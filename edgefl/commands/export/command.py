@@ -34,7 +34,7 @@ EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligib
 
 @public_command
 def export(
-    run: str | os.PathLike[str], to: str, output: str | os.PathLike[str], *, on_progress: OnProgress = silent
+    run: str | os.PathLike[str], to: str, out: str | os.PathLike[str], *, on_progress: OnProgress = silent
 ) -> Exported:
     """Write the records of a run or of a comparison, or a run's trained towers, for another program.
 
@@ -44,17 +44,17 @@ def export(
     neither @ nor brackets, so ``r@1`` is ``r_at_1`` there.
 
     ``transformers`` writes each tower of a finished run that is one of transformers as a folder for
-    ``from_pretrained``, ``peft`` its LoRA as an adapter of PEFT: in ``output`` if the run has one such tower, else in
-    ``output/KIND/MODALITY``.  What a task adds to a tower is in ``read_out.safetensors``.
+    ``from_pretrained``, ``peft`` its LoRA as an adapter of PEFT: in ``out`` if the run has one such tower, else in
+    ``out/KIND/MODALITY``.  What a task adds to a tower is in ``read_out.safetensors``.
 
     Args:
         run: The folder of a run or of a comparison, finished or not; for towers of one finished run.
         to: ``csv``, ``parquet``, ``tensorboard``, ``mlflow``, ``transformers`` or ``peft``.
-        output: The folder to write to; it may exist.  Files of an earlier export are replaced.
+        out: The folder to write to; it may exist.  Files of an earlier export are replaced.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        ``to``, ``output``, ``files`` and ``runs`` (labels).
+        ``to``, ``out``, ``files`` and ``runs`` (labels).
 
     Raises:
         RunError: There is no such run, its records were changed, a package is missing, or the folder can't be written.
@@ -63,7 +63,7 @@ def export(
     if to not in FORMS:
         allowed, hint = f"; allowed: {', '.join(FORMS)}", suggestion(to, FORMS)
         raise RunError(f"can't export to {to!r}{allowed}{hint if hint != allowed else ''}")
-    folder, target = read_run(run), Path(output)
+    folder, target = read_run(run), Path(out)
     if target.exists() and not target.is_dir():
         raise RunError(f"can't write to {target}: it is a file, not a folder")
     if to == "parquet":

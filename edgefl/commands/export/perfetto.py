@@ -89,7 +89,7 @@ class TracedFlight(PlayedFlight, Executed):
 
 @public_command
 def trace(
-    run: str | os.PathLike[str], *, output: str | os.PathLike[str] | None = None, on_progress: OnProgress = silent
+    run: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, on_progress: OnProgress = silent
 ) -> TraceAnswer:
     """Write a run's virtual time as a Chrome trace (JSON), which https://ui.perfetto.dev opens.
 
@@ -99,7 +99,7 @@ def trace(
 
     Args:
         run: The folder of a run, finished or not.
-        output: The file to write; by default ``trace.json`` in the run's folder.
+        out: The file to write; by default ``trace.json`` in the run's folder.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -110,7 +110,7 @@ def trace(
             can't be written.
     """
     folder = one_run(run)
-    path = folder.path / "trace.json" if output is None else Path(output)
+    path = folder.path / "trace.json" if out is None else Path(out)
     if path.is_dir():
         raise RunError(f"can't write {path}: it is a folder")
     on_progress("prepare", {"what": f"writing {path}"})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @command(
     "edgefl parts", "edgefl parts data-set", "edgefl parts method fedcola",
-    forms={"table": "edgefl.commands.parts.table:print_parts"},
+    answer="edgefl.commands.parts.answer:Parts", forms={"table": "edgefl.commands.parts.table:print_parts"},
 )  # fmt: skip
 def parts(
     kind: Annotated[

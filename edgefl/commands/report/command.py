@@ -18,13 +18,13 @@ from edgefl.setup.progress import public_command
 
 @public_command
 def write_report(
-    run: str | os.PathLike[str] | Run, output: str | os.PathLike[str] | None = None, *, on_progress: OnProgress = silent
+    run: str | os.PathLike[str] | Run, out: str | os.PathLike[str] | None = None, *, on_progress: OnProgress = silent
 ) -> Path:
     """Write a run or a comparison, finished or not, as one HTML page that opens without a network.
 
     Args:
         run: The run, or its folder.
-        output: The file, ending in .html; by default ``report.html`` in the run's folder.
+        out: The file, ending in .html; by default ``report.html`` in the run's folder.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -34,7 +34,7 @@ def write_report(
         RunError: There is no run in the folder, its files can't be read, or the file can't be written.
     """
     opened = opened_run(run)
-    path = Path(output) if output is not None else opened.path / "report.html"
+    path = Path(out) if out is not None else opened.path / "report.html"
     check_figure(path, REPORT_FORMS)
     on_progress("prepare", {"what": f"drawing {opened.path}"})
     write_page(opened, path)
@@ -55,7 +55,7 @@ def opened_run(run: str | os.PathLike[str] | Run) -> Run:
 @public_command
 def write_figures(
     run: str | os.PathLike[str] | Run,
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     formats: Sequence[str] = ("pdf",),
     only: Sequence[str] = (),
@@ -65,7 +65,7 @@ def write_figures(
 
     Args:
         run: The run, finished or not, or its folder.
-        output: The folder; by default ``figures`` in the run's folder.  Figures of a comparison are in it, those of
+        out: The folder; by default ``figures`` in the run's folder.  Figures of a comparison are in it, those of
             each of its runs in a folder of the run's name.
         formats: Some of ``"pdf"``, ``"svg"``, ``"png"``.
         only: Names of figures, such as ``"fleet"``, ``"runs-costs"``; by default all are drawn.
@@ -86,7 +86,7 @@ def write_figures(
     if not formats:
         raise RunError(f"name a format: {', '.join(FIGURE_FORMS)}")
     opened = opened_run(run)
-    folder = Path(output) if output is not None else opened.path / "figures"
+    folder = Path(out) if out is not None else opened.path / "figures"
     if is_comparison(opened.path):
         records = {label: records_of(member, label) for label, member in opened.runs.items()}
         begun = groups_of(opened, [each for each in records.values() if each.rounds])

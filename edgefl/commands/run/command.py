@@ -51,7 +51,7 @@ from edgefl.work.torch_device import threads
 def run(
     scenario: Given | None = None,
     *,
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     jobs: int = 1,
@@ -67,14 +67,14 @@ def run(
 
     Args:
         scenario: A scenario file, the name of a shipped scenario (``"quickstart"``), or a scenario as a dictionary.
-        output: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
+        out: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
             free.
         resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
         overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
             resumed run takes those of ``executor`` and ``training.on_divergence`` only.
         jobs: How many combinations run side by side, each in a process of its own.
         address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
-            machine is a node of.  All nodes see ``output`` at the same path.
+            machine is a node of.  All nodes see ``out`` at the same path.
         shard: ``"3/50"``: run only the third of 50 shares of a comparison's combinations.  Calls for the others may
             write to the same folder at the same time; it is finished when all have ended.
         on_progress: Called with the name of an event and its facts while the run goes on.
@@ -106,8 +106,8 @@ def run(
 
     new: NewFolder | None = None
     if resume is not None:
-        if output is not None:
-            raise RunError("a resumed run keeps its folder: leave out --output")
+        if out is not None:
+            raise RunError("a resumed run keeps its folder: leave out --out")
         folder = Path(resume)
         parts = reopen_runs(folder, overrides)
     else:
@@ -120,12 +120,12 @@ def run(
             raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
         check_sections([combination for _, combination in combinations])
         for _, combination in share_of(combinations, part):
-            check(combination, on_message, Path(output) if output is not None else Path("runs"))
-        if output is None:
+            check(combination, on_message, Path(out) if out is not None else Path("runs"))
+        if out is None:
             new = free_folder(whole.name)
         elif part is None:
-            new = new_folder(output, whole.to_yaml().encode())
-        folder = new.path if new is not None else Path(output or "")
+            new = new_folder(out, whole.to_yaml().encode())
+        folder = new.path if new is not None else Path(out or "")
         if new is not None and (part is not None or (address is not None and not whole.compare)):
             new.close()  # other processes write there
     with nothing_left(new if part is None else None, on_progress) as on_event:

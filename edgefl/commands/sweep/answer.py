@@ -380,7 +380,7 @@ class Sensitivity(Record):
     """How the order of the rows changes when numbers of devices and links are multiplied or divided by a factor.
 
     `FIGURE` is `eligible_share`, `round_seconds`, `schedule_seconds` or `schedule_energy_joules`. The folder of
-    `--output` has the same data in `sensitivity.json`.
+    `--out` has the same data in `sensitivity.json`.
     """
 
     factor: float
@@ -404,7 +404,7 @@ class Sensitivity(Record):
 class Sweep(OfScenario):
     """What each combination of varied fields costs, and who can take part in it.
 
-    `sweep.jsonl` in the folder of `--output` has the rows, one a line, with `scenario_digest`, a hash of the scenario
+    `sweep.jsonl` in the folder of `--out` has the rows, one a line, with `scenario_digest`, a hash of the scenario
     and its profiles. `sweep.csv` has them as a table; nested fields are joined by dots,
     `stage2.kinds.image.eligible_share`.
     """

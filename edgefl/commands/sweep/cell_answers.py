@@ -199,12 +199,12 @@ def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgre
 
     diverged: str | None = None
     if (resumed := is_run(folder)) and not has_same_results(read_run(folder).scenario, scenario.to_data()):
-        raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+        raise RunError(f"{folder} holds the run of another scenario; choose another --out")
     try:
         if resumed:
             done = run(resume=folder, on_progress=on_event)
         else:
-            done = run(scenario, output=folder, on_progress=on_event)
+            done = run(scenario, out=folder, on_progress=on_event)
     except DivergedError as error:  # the other cells go on
         done, diverged = read_run(folder), str(error)
     facts = facts_of(done, label)

@@ -49,7 +49,7 @@ def sweep(
     *,
     grid: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     train: bool = False,
     sensitivity_to: str | None = None,
     figure: str | os.PathLike[str] | None = None,
@@ -70,7 +70,7 @@ def sweep(
             what the scenario compares too.
         grid: A YAML file of further axes, ``training.batch: [8, 16]``.
         overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        output: A folder for the rows (``sweep.jsonl``, ``sweep.csv``).  A combination whose row is there already is not
+        out: A folder for the rows (``sweep.jsonl``, ``sweep.csv``).  A combination whose row is there already is not
             computed again.
         train: Also run each combination, in ``OUTPUT/runs/LABEL``, and add its metrics to the row.
         sensitivity_to: A factor, ``"2x"``: add ``sensitivity``, whether the order of the combinations survives device
@@ -80,9 +80,9 @@ def sweep(
         value: The row's field that is drawn.
         jobs: How many combinations are computed and run side by side, each in a process of its own.
         address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
-            machine is a node of.  To ``train``, all nodes see ``output`` at the same path.
+            machine is a node of.  To ``train``, all nodes see ``out`` at the same path.
         shard: ``"3/50"``: only the third of 50 shares of the combinations.  Calls for the others may use the same
-            ``output`` at the same time; the one that finds all rows there returns all of them, and the others theirs.
+            ``out`` at the same time; the one that finds all rows there returns all of them, and the others theirs.
         on_progress: Called with the name of an event and its facts.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
@@ -95,15 +95,15 @@ def sweep(
         ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
         UnknownName: No row has the field ``value``.
         UnitError: ``sensitivity_to`` is neither a factor above 1 nor ``residuals``.
-        RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
+        RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``out``.
         DataError: ``train`` with data that are only declared.
     """
     check_jobs(jobs, address)
     part = None if shard is None else shard_of(shard)
-    if part is not None and (output is None or (sensitivity_to or figure)):
+    if part is not None and (out is None or (sensitivity_to or figure)):
         raise RunError(
-            "a shard needs a folder that all shards write to: add --output DIR"
-            if output is None
+            "a shard needs a folder that all shards write to: add --out DIR"
+            if out is None
             else "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"
         )
     if sensitivity_to is not None:
@@ -111,8 +111,8 @@ def sweep(
     check_value(value, train=train)
     if figure is not None:
         check_figure(figure, SWEEP_FORMS)
-    if train and output is None:
-        raise RunError("training needs a folder to keep each cell's run in: add --output DIR")
+    if train and out is None:
+        raise RunError("training needs a folder to keep each cell's run in: add --out DIR")
     whole = scenario_of(scenario, overrides)
     # a sensitivity compares every pair of cells
     most = MOST_COMBINATIONS if sensitivity_to is None else MOST_CELLS
@@ -122,7 +122,7 @@ def sweep(
     if train:
         _check_trainable(expanded, refused, on_progress)
     axes_of = _columns(expanded)
-    store = SweepRows(Path(output), dict(expanded.cells), part) if output is not None else None
+    store = SweepRows(Path(out), dict(expanded.cells), part) if out is not None else None
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = list[CellRow | RefusedCell](), dict[str, Exception]()
@@ -191,7 +191,7 @@ def sweep(
         on = f" on {whole.evaluation.final}" if value.startswith("metrics.") else ""
         chart = sweep_chart(f"{whole.name}{on}", value, expanded.paths, expanded.words, values_of(rows, value))
         draw_figure(chart, Path(figure))
-    on_progress("done", {"folder": str(output) if output is not None else None})
+    on_progress("done", {"folder": str(out) if out is not None else None})
     return result
 
 

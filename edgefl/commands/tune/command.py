@@ -44,7 +44,7 @@ def tune(
     metric: str | None = None,
     seeds: int = 1,
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -65,7 +65,7 @@ def tune(
             only kind's accuracy, recall at 10, soft score or perplexity.
         seeds: Over how many seeds each trial runs, from the scenario's on; its score is the mean.
         overrides: Changes of single fields, ``"training.epochs=1"``.
-        output: The folder of the trials.  By default ``runs/NAME-tune``, or the first of ``runs/NAME-tune-2``, ... that
+        out: The folder of the trials.  By default ``runs/NAME-tune``, or the first of ``runs/NAME-tune-2``, ... that
             is free.  With the folder of an earlier call of the same search, that goes on.
         jobs: How many runs of trials run side by side, each in a process of its own.
         on_progress: Called with the name of an event and its facts.
@@ -85,7 +85,7 @@ def tune(
     optuna()  # before data are read
     whole = scenario_of(scenario, overrides)
     space = parse_search_space(whole, search)
-    folder = None if output is None else Path(output)
+    folder = None if out is None else Path(out)
     result = tune_scenario(whole, space, trials, folder, metric=metric, seeds=seeds, jobs=jobs, on_progress=on_progress)
     on_progress("done", {"folder": result.folder})
     return result

@@ -109,7 +109,7 @@ def small(tiny: Tiny) -> dict[str, Any]:
 def analysed(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("analysed")
     figure = folder / "figure.png"
-    return folder / "all", edgefl.analyse(small, output=folder / "all", figure=figure, clients=2)
+    return folder / "all", edgefl.analyse(small, out=folder / "all", figure=figure, clients=2)
 
 
 def test_kinds_that_share_nothing_are_worth_nothing_to_each_other(analysed: Any) -> None:
@@ -217,16 +217,16 @@ def test_runs_are_found_again(analysed: Any, small: dict[str, Any], tmp_path: Pa
     def hear(event: str, facts: Mapping[str, Any]) -> None:
         heard.append(event)
 
-    again = edgefl.analyse(small, only=["shapley"], output=folder, metric="image.accuracy", on_progress=hear)
+    again = edgefl.analyse(small, only=["shapley"], out=folder, metric="image.accuracy", on_progress=hear)
     assert "record" not in heard
     (row,) = again["shapley"]["rows"]
     assert row in found["shapley"]["rows"] and "drift" not in again
     with pytest.raises(UnknownName, match="unknown metric 'image.acuracy'; did you mean 'image.accuracy'"):
-        edgefl.analyse(small, only=["shapley"], output=folder, metric="image.acuracy")
-    with pytest.raises(RunError, match="holds the run of another scenario; choose another --output"):
-        edgefl.analyse(small, only=["shapley"], output=folder, overrides=["seed=4"])
+        edgefl.analyse(small, only=["shapley"], out=folder, metric="image.acuracy")
+    with pytest.raises(RunError, match="holds the run of another scenario; choose another --out"):
+        edgefl.analyse(small, only=["shapley"], out=folder, overrides=["seed=4"])
     # the same of the run itself
-    given_run = edgefl.analyse(folder / "everybody", only=["gradients"], output=tmp_path / "beside")
+    given_run = edgefl.analyse(folder / "everybody", only=["gradients"], out=tmp_path / "beside")
     assert [r["kind"] for r in given_run["gradients"]["rows"]] == [r["kind"] for r in found["gradients"]["rows"]]
 
 
@@ -245,7 +245,7 @@ def test_what_makes_no_sense_is_said_before_anything_runs(
     small: dict[str, Any], tmp_path: Path, change: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(EdgeflError, match=told) as error:
-        edgefl.analyse(small, output=tmp_path / "none", **change)
+        edgefl.analyse(small, out=tmp_path / "none", **change)
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
     assert not (tmp_path / "none").exists()
 
@@ -301,16 +301,16 @@ def test_several_seeds_and_a_stop_in_between(small: dict[str, Any], tmp_path: Pa
             raise Stopped
 
     with pytest.raises(Stopped):
-        edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, on_progress=stop)
+        edgefl.analyse(small, only=["shapley"], out=tmp_path / "a", seeds=2, on_progress=stop)
     with pytest.warns(RuntimeWarning, match="image-text has no checkpoint: it begins at round 1"):
-        found = edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, on_progress=silent)
-    whole = edgefl.analyse(small, only=["shapley"], output=tmp_path / "b", seeds=2)
+        found = edgefl.analyse(small, only=["shapley"], out=tmp_path / "a", seeds=2, on_progress=silent)
+    whole = edgefl.analyse(small, only=["shapley"], out=tmp_path / "b", seeds=2)
     assert found["shapley"] == whole["shapley"] and found["shapley"]["seeds"] == [3, 4]
     assert (tmp_path / "a" / "seed-4" / "image" / "result.json").exists()
     for row in found["shapley"]["rows"]:
         mine = row["players"][row["kind"]]
         each = [
-            edgefl.analyse(small, only=["shapley"], output=tmp_path / "b" / where, overrides=[f"seed={seed}"])
+            edgefl.analyse(small, only=["shapley"], out=tmp_path / "b" / where, overrides=[f"seed={seed}"])
             for seed, where in ((3, ""), (4, "seed-4"))
         ]
         values = [
@@ -329,7 +329,7 @@ def test_who_is_left_out_changes_nobody_elses_draws(tiny: Tiny, tmp_path: Path) 
         data = {**tiny()["data"], "clients": {"image": 6, "text": 6, "image-text": 6}, "samples": 8}
         scenario = tiny(data=data, training={"batch": 8, "mode": "none"}, round={"cohort": 0.34, **more},
                         schedule={"name": "end-to-end", "rounds": 4})  # fmt: skip
-        run = edgefl.run(scenario, output=tmp_path / name)
+        run = edgefl.run(scenario, out=tmp_path / name)
         return [(c["round"], c["client"]) for c in run.records("clients")]
 
     everybody = asked("all")
@@ -350,7 +350,7 @@ def test_matching_says_what_the_run_itself_reached(tiny: Tiny, tmp_path: Path) -
     }  # fmt: skip
     model = {"multiway": {"blocks": 1, "width": 16, "heads": 2, "patch": 8, "tokens": 12}}
     method = {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 2, "epochs": 2}}
-    run = edgefl.run(tiny(data=data, model=model, method=method), output=tmp_path / "run")
+    run = edgefl.run(tiny(data=data, model=model, method=method), out=tmp_path / "run")
     found = edgefl.analyse(run, only=["matching", "gradients"], figure=tmp_path / "figure.svg")
     assert found["folder"] == str(tmp_path / "run-analysis")
     assert {row["inference"] for row in found["matching"]["rows"]} == {
@@ -373,7 +373,7 @@ def test_matching_says_what_the_run_itself_reached(tiny: Tiny, tmp_path: Path) -
 def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_path: Path) -> None:
     data = {**tiny()["data"], "public": 24, "samples": 24, "size": 16}
     scenario = tiny(method={"name": "creamfl", "pairs": 16}, data=data)
-    found = edgefl.analyse(scenario, only=["gradients", "drift"], output=tmp_path / "all")
+    found = edgefl.analyse(scenario, only=["gradients", "drift"], out=tmp_path / "all")
     assert all(row["distance"] is None and row["cosine"] is not None for row in found["drift"]["between"])
     run = edgefl.read_run(tmp_path / "all" / "everybody")
     trained = Trained.from_run(run, load(run.path / "scenario.yaml"), lambda _: None)

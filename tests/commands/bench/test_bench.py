@@ -74,7 +74,7 @@ def runs_of(folder: Path) -> dict[str, int]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchAnswer, Path]:
     """The answer of the suite, and its folder."""
     folder = tmp_path_factory.mktemp("bench")
-    return edgefl.bench(write(folder), output=folder / "out"), folder / "out"
+    return edgefl.bench(write(folder), out=folder / "out"), folder / "out"
 
 
 def fleets(answer: BenchAnswer, share: float) -> list[BenchFleet]:
@@ -149,9 +149,9 @@ def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[BenchAns
     assert fleet.high is not None and fleet.low < fleet.high - 2
     scenario = {**BASE, **SUITE["variants"]["layer-wise"]}
     scenario["fleet"] = {"budgets": {"within_device": False, "memory": f"{int(fleet.high) - 1} B"}}
-    edgefl.run(scenario, output=tmp_path / "inside")
+    edgefl.run(scenario, out=tmp_path / "inside")
     scenario["fleet"] = {"budgets": {"within_device": False, "memory": f"{int(fleet.high)} B"}}
-    edgefl.run(scenario, output=tmp_path / "beyond")
+    edgefl.run(scenario, out=tmp_path / "beyond")
     weights = [load_file(path / "weights.safetensors") for path in (folder / str(row.runs[0]), tmp_path / "inside")]
     assert weights[0].keys() == weights[1].keys()
     assert all(weights[0][name].tobytes() == weights[1][name].tobytes() for name in weights[0])
@@ -210,7 +210,7 @@ def test_a_run_that_stopped_before_its_last_evaluation_has_no_score(
 def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     before = runs_of(folder)
-    again = edgefl.bench(write(tmp_path), output=folder)
+    again = edgefl.bench(write(tmp_path), out=folder)
     assert runs_of(folder) == before
     assert {**again.to_data(), "seconds": 0} == {**answer.to_data(), "seconds": 0}
     assert json.loads((folder / "bench.json").read_text()) == again.to_data()
@@ -221,7 +221,7 @@ def test_a_changed_suite_trains_what_it_adds(done: tuple[BenchAnswer, Path], tmp
     shutil.copytree(folder, tmp_path / "out")
     before = runs_of(tmp_path / "out")
     variants = {**SUITE["variants"], "slow": {"training.lr": 1e-4}}
-    more = edgefl.bench(write(tmp_path, variants=variants, small=["100%"]), output=tmp_path / "out")
+    more = edgefl.bench(write(tmp_path, variants=variants, small=["100%"]), out=tmp_path / "out")
     after = runs_of(tmp_path / "out")
     assert before.items() <= after.items() and {name[:4] for name in after.keys() - before.keys()} == {"slow"}
     assert [row.mean for row in more.fleets[-1].rows[:2]] == [row.mean for row in fleets(answer, 1.0)[-1].rows]
@@ -235,29 +235,29 @@ def test_a_suite_may_take_its_fields_from_another(done: tuple[BenchAnswer, Path]
     write(tmp_path)
     free = {"edgefl": 1, "name": "free", "suite": "suite.yaml", "small": ["100%"], "at": ["1 GiB"]}
     (tmp_path / "free.yaml").write_text(yaml.safe_dump(free), encoding="utf-8")
-    rich = edgefl.bench(tmp_path / "free.yaml", output=tmp_path / "out")
+    rich = edgefl.bench(tmp_path / "free.yaml", out=tmp_path / "out")
     assert runs_of(tmp_path / "out") == before and rich.suite == "free"
     [fleet] = rich.fleets
     assert [row.scores for row in fleet.rows] == [row.scores for row in fleets(answer, 1.0)[-1].rows]
-    again = edgefl.bench(tmp_path / "out" / "suite.yaml", output=tmp_path / "out")  # what was run, with its defaults
+    again = edgefl.bench(tmp_path / "out" / "suite.yaml", out=tmp_path / "out")  # what was run, with its defaults
     assert {**again.to_data(), "seconds": 0} == {**rich.to_data(), "seconds": 0}
 
 
 def test_a_variant_that_cannot_be_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     variants = {"end-to-end": {}, "deep": {"schedule": {"name": "layerwise", "stages": 9, "rounds": 9}}}
-    answer = edgefl.bench(write(tmp_path, variants=variants, seeds=1, small=None), output=tmp_path / "out")
+    answer = edgefl.bench(write(tmp_path, variants=variants, seeds=1, small=None), out=tmp_path / "out")
     assert answer.variants[0].refused is UNSET
     assert "9 stages are more than the 2 blocks" in str(answer.variants[1].refused)
     assert [row.variant for row in answer.fleets[0].rows] == ["end-to-end"]
     with pytest.raises(ScenarioError):
-        edgefl.bench(write(tmp_path, variants={"deep": variants["deep"]}), output=tmp_path / "other")
+        edgefl.bench(write(tmp_path, variants={"deep": variants["deep"]}), out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 def test_what_is_kept_under_conditions(tmp_path: Path) -> None:
     conditions = {"none": {}, "slower": {"training.lr": 1e-4}}
     suite = write(tmp_path, budget=None, small=None, conditions=conditions, target=None)
-    answer = edgefl.bench(suite, output=tmp_path / "out")
+    answer = edgefl.bench(suite, out=tmp_path / "out")
     assert [fleet.fleet for fleet in answer.fleets] == ["none", "slower"]
     for place, row in enumerate(answer.fleets[1].rows):
         reference = answer.fleets[0].rows[place]
@@ -269,7 +269,7 @@ def test_what_is_kept_under_conditions(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> None:
     tune = {"search": ["training.lr=1e-4..1e-1"], "trials": 4}
-    answer = edgefl.bench(write(tmp_path, tune=tune, small=None), output=tmp_path / "out", jobs=2)
+    answer = edgefl.bench(write(tmp_path, tune=tune, small=None), out=tmp_path / "out", jobs=2)
     for each in answer.variants:
         [folder] = (tmp_path / "out" / "tune").glob(f"{each.variant}-*")
         tuned = json.loads((folder / "tune.json").read_text())
@@ -282,7 +282,7 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
         }  # fmt: skip
         assert rates == {tuned["best"]["settings"]["training.lr"]}
     before = runs_of(tmp_path / "out")
-    again = edgefl.bench(write(tmp_path, tune=tune, small=None), output=tmp_path / "out")
+    again = edgefl.bench(write(tmp_path, tune=tune, small=None), out=tmp_path / "out")
     assert runs_of(tmp_path / "out") == before
     assert {**again.to_data(), "seconds": 0} == {**answer.to_data(), "seconds": 0}
 
@@ -301,7 +301,7 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Pa
         except subprocess.TimeoutExpired:
             running.send_signal(signal.SIGKILL)
             running.wait()
-    again = edgefl.bench(suite, output=tmp_path / "out")
+    again = edgefl.bench(suite, out=tmp_path / "out")
     left = ("seconds", "folder")
     assert {k: v for k, v in again.to_data().items() if k not in left} == {
         k: v for k, v in answer.to_data().items() if k not in left
@@ -336,21 +336,21 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Pa
 )
 def test_a_wrong_suite_is_told_in_a_line(change: Mapping[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(EdgeflError) as found:
-        edgefl.bench(write(tmp_path, **change), output=tmp_path / "out")
+        edgefl.bench(write(tmp_path, **change), out=tmp_path / "out")
     assert re.search(message, str(found.value)) and "\n" not in str(found.value)
     assert found.value.exit_code == 2 and not (tmp_path / "out").exists()
 
 
 def test_fleets_on_which_nobody_trains_are_told_with_what_it_takes(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"at: no client can train any variant .*the least that a work takes is 6"):
-        edgefl.bench(write(tmp_path, small=None, at=["1 KiB"]), output=tmp_path / "out")
+        edgefl.bench(write(tmp_path, small=None, at=["1 KiB"]), out=tmp_path / "out")
 
 
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
     with pytest.raises(RunError, match="already holds files"):
-        edgefl.bench(write(tmp_path), output=tmp_path / "mine")
+        edgefl.bench(write(tmp_path), out=tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
@@ -380,7 +380,7 @@ def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[BenchAn
         each.unlink() if each.is_file() else shutil.rmtree(each)
     (tmp_path / "out" / str(row.runs[0]) / "thesis.txt").write_text("words")  # the run's folder is taken
     with pytest.raises(RunError, match=r"1 of \d+ runs failed: end-to-end, .*already holds files.*the same command"):
-        edgefl.bench(write(tmp_path), output=tmp_path / "out")
+        edgefl.bench(write(tmp_path), out=tmp_path / "out")
     told = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [*told["failed"]] == [str(row.runs[0]).removeprefix("runs/")] and told["trained"] == answer.trained - 1
 
@@ -389,7 +389,7 @@ def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[BenchAn
 def test_scores_on_clients_are_those_of_their_records(tmp_path: Path) -> None:
     devices = {"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"}}
     scenario = {**BASE, "fleet": devices, "evaluation": {"clients": "20%"}}
-    answer = edgefl.bench(write(tmp_path, scenario=scenario, budget=None, small=None), output=tmp_path / "out")
+    answer = edgefl.bench(write(tmp_path, scenario=scenario, budget=None, small=None), out=tmp_path / "out")
     [fleet] = answer.fleets
     for row in fleet.rows:
         worst, by_device = [], dict[str, list[float]]()

@@ -102,7 +102,7 @@ def test_faults_of_a_comparing_scenario_are_told_together_at_its_lines(tmp_path:
 
 @pytest.mark.slow
 def test_a_comparing_scenario_is_benched_on_each_amount(tmp_path: Path) -> None:
-    answer = edgefl.bench(comparing(tmp_path), output=tmp_path / "out")
+    answer = edgefl.bench(comparing(tmp_path), out=tmp_path / "out")
     assert [(fleet.low, fleet.high) for fleet in answer.fleets][-1] == (500 * 2**10, None)
     assert answer.seeds == [3, 5] and answer.trained <= answer.cells <= 12
 
@@ -112,10 +112,10 @@ def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_
     tune = {"search": ["training.lr=1e-3..1e-2"], "trials": 1}
     few = {"seeds": 1, "tune": tune, "small": ["30%"], "at": ["64 MiB"]}
     memory = shrunk("memory", tmp_path, **few)
-    edgefl.bench(memory, output=tmp_path / "out", jobs=2, overrides=["data.samples=48", "data.test=100"])
+    edgefl.bench(memory, out=tmp_path / "out", jobs=2, overrides=["data.samples=48", "data.test=100"])
     before = sorted((tmp_path / "out" / "runs").iterdir())
     bandwidth = shrunk("bandwidth", tmp_path, suite="memory.yaml")
-    answer = edgefl.bench(bandwidth, output=tmp_path / "out", jobs=2, overrides=["data.samples=48", "data.test=100"])
+    answer = edgefl.bench(bandwidth, out=tmp_path / "out", jobs=2, overrides=["data.samples=48", "data.test=100"])
     assert sorted((tmp_path / "out" / "runs").iterdir()) == before and answer.trained == 8
     assert {spent.axis for spent in answer.spent} == {"virtual_seconds", "bytes", "energy_joules"}
 
@@ -123,7 +123,7 @@ def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_
 @pytest.mark.slow
 def test_small_says_who_is_best_and_its_scores_are_those_of_its_runs(tmp_path: Path) -> None:
     few = ["data.samples=48", "data.test=100", "pretrain.image.epochs=1", "pretrain.text.epochs=1"]
-    answer = edgefl.bench(shrunk("small", tmp_path, seeds=2), output=tmp_path / "out", jobs=2, overrides=few)
+    answer = edgefl.bench(shrunk("small", tmp_path, seeds=2), out=tmp_path / "out", jobs=2, overrides=few)
     assert not answer.failed and answer.trained < answer.cells
     by_fleet = {(fleet.small_share, fleet.low): fleet for fleet in answer.fleets}
     lowest = min(low for share, low in by_fleet if share == 1)

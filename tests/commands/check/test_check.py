@@ -164,7 +164,7 @@ def test_unknown_parts_and_options_are_named() -> None:
 
 def test_a_rule_that_a_run_breaks_is_told_with_its_line(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     whole = edgefl.run(
-        tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 1}), output=tmp_path / "run"
+        tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 1}), out=tmp_path / "run"
     )
     path = whole.path / "rounds.jsonl"
     record = json.loads(path.read_text())

@@ -41,7 +41,7 @@ def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
         evaluation={"every": 1},
         compare={"seed": [3, 4], "schedule": ["end-to-end", {"name": "layerwise", "stages": 2, "rounds": 3}]},
     )
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("seeds") / "run")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("seeds") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def budgets(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
             "seed": [3, 4],
         },
     )
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("budgets") / "run")
+    return edgefl.run(scenario, out=tmp_path_factory.mktemp("budgets") / "run")
 
 
 def test_where_nobody_trained_nothing_is_cheap_and_the_best_is_so_under_its_budget(budgets: Any) -> None:
@@ -158,7 +158,7 @@ def test_what_is_eligible_is_so_in_the_hardest_stage_and_peaks_are_of_all_that_w
     hardest = max(needs.values())
     assert min(needs.values()) < hardest
     scenario["fleet"] = {"budgets": {"memory": f"{(min(needs.values()) + hardest) // 2} B"}}
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     (row,) = edgefl.compare([run.path]).rows
     assert row.figures["eligible_share"].mean == 0.0 and row.figures["eligible_share_ever"].mean == 1.0
     assert row.figures["peak_memory_bytes"].mean == hardest
@@ -301,7 +301,7 @@ def test_chance_is_that_of_the_split_of_each_table(tiny: Tiny, tmp_path: Path) -
         evaluation={"every": 1},
         compare={"schedule": [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]},
     )
-    found = edgefl.compare([edgefl.run(scenario, output=tmp_path / "run").path])
+    found = edgefl.compare([edgefl.run(scenario, out=tmp_path / "run").path])
     part = next(part for part in found.equal if part.axis == "bytes")  # ten of so many pairs
     assert (found.split, found.chance["image-text.r@10"]) == ("test", pytest.approx(10 / 60))
     assert (part.split, part.chance["image-text.r@10"]) == ("validation", pytest.approx(10 / 30))

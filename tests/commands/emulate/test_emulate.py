@@ -151,8 +151,8 @@ def test_an_emulation_trains_the_weights_that_a_run_trains(
         fleet={"devices": "raspberry-pi-3b-plus", "links": "wifi-5", "server_link": line},  # two busy cores bear three
         data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}},
     )
-    result = edgefl.emulate(scenario, output=tmp_path / "emulated")
-    plain = edgefl.run(scenario, output=tmp_path / "plain")
+    result = edgefl.emulate(scenario, out=tmp_path / "emulated")
+    plain = edgefl.run(scenario, out=tmp_path / "plain")
     emulated = edgefl.read_run(tmp_path / "emulated" / "emulated")
     weights = plain.weights()
     assert weights.keys() == emulated.weights().keys()

@@ -154,7 +154,7 @@ def test_a_page_that_would_be_too_large_is_not_written(
     with pytest.raises(
         RunError, match=r"the page would have .* MB for 1 cell of 7 clients; .* leave values out of --vary"
     ):
-        edgefl.explore(tiny(), ["training.batch=8"], output=tmp_path / "page.html", jobs=1)
+        edgefl.explore(tiny(), ["training.batch=8"], out=tmp_path / "page.html", jobs=1)
     assert list(tmp_path.iterdir()) == []
 
 

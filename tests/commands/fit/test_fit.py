@@ -428,7 +428,7 @@ def run_of(scenario: dict[str, Any], sets: list[str]) -> list[dict[str, Any]]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        return list(edgefl.run(scenario, output=Path(folder) / "run", overrides=sets).records("rounds"))
+        return list(edgefl.run(scenario, out=Path(folder) / "run", overrides=sets).records("rounds"))
 
 
 # --- what may be changed ---------------------------------------------------------------------------------------------
@@ -565,9 +565,7 @@ def test_a_run_and_fit_agree_on_each_device_of_the_quickstart(device: str, tmp_p
     """A run of the quickstart's schedules on one device, priced without training, against what fit says of it."""
     sets = ["compare=null", f"fleet.devices={device}", "fleet.links=wifi-5", "fleet.budgets.memory=12 MiB"]
     found = edgefl.fit("quickstart", sets, device=device, most=60, first=1)
-    run = edgefl.run(
-        "quickstart", overrides=[*sets, "training.mode=none", "executor.name=inline"], output=tmp_path / "r"
-    )
+    run = edgefl.run("quickstart", overrides=[*sets, "training.mode=none", "executor.name=inline"], out=tmp_path / "r")
     verdicts = run.records("eligibility")
     limit = "device" if device == "raspberry-pi-zero-2w" else "owner"
     assert found["budgets"]["memory"]["limit"] == limit

@@ -59,7 +59,7 @@ def shown(show: Callable[..., None], facts: Record, **options: Any) -> str:
 
 
 def test_a_clients_row_is_its_verdict_in_a_run(scenario: dict[str, Any], clients: FleetClients, tmp_path: Path) -> None:
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     fleet = compose(load(scenario), trains=False).fleet
     assert [row["client"] for row in clients["rows"]] == list(range(10))
     assert {row["eligible"] for row in clients["rows"]} == {True, False}

@@ -23,7 +23,7 @@ def test_rows_are_what_a_run_records(tiny: Tiny, tmp_path: Path) -> None:
     )
     rows = edgefl.profile(scenario)["client_evaluation_rows"]
     assert [(row["stage"], row["kind"]) for row in rows] == [(1, "image"), (1, "text"), (2, "image"), (2, "text")]
-    found = edgefl.run(scenario, output=tmp_path / "run").client_evaluations
+    found = edgefl.run(scenario, out=tmp_path / "run").client_evaluations
     for row in rows:
         alike = found[(found["stage"] == row["stage"]) & (found["kind"] == row["kind"])]
         assert row["samples"] == alike["samples"].max()

@@ -43,7 +43,7 @@ class Runs:
         path.write_text(yaml.safe_dump({"edgefl": 1, **content}))
         compose._federations.clear()  # as in a new process
         try:
-            main(["run", str(path), "--output", str(output)])
+            main(["run", str(path), "--out", str(output)])
         except SystemExit as ended:
             assert not ended.code, self._capsys.readouterr().err
         names = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "weights.safetensors", "pretrained.safetensors")

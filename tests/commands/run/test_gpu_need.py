@@ -27,7 +27,7 @@ def test_no_work_of_a_run_was_larger_than_expected(
     scenario = load(raw)
     setup = compose(scenario)
     peaks = peaks_of(Planner(setup, predictor_of(scenario)))
-    run = edgefl.run(raw, output=tmp_path / "run")
+    run = edgefl.run(raw, out=tmp_path / "run")
     for (kind, stage), peak in run.clients.groupby(["kind", "stage"]).peak_memory_bytes.max().items():
         assert peak == peaks[f"the work of kind {kind!r} at stage {stage}"]
 

@@ -53,8 +53,8 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
         record.losses.clear()  # it is a copy
         return "stop" if len(seen) == 2 else None
 
-    run = edgefl.run(scenario, output=tmp_path / "stopped", on_round=on_round)
-    short = edgefl.run({**scenario, "schedule": {"name": "end-to-end", "rounds": 2}}, output=tmp_path / "short")
+    run = edgefl.run(scenario, out=tmp_path / "stopped", on_round=on_round)
+    short = edgefl.run({**scenario, "schedule": {"name": "end-to-end", "rounds": 2}}, out=tmp_path / "short")
     assert run.is_finished and run.early_stop == REASON and not short.early_stop
     assert (run.path / "weights.safetensors").read_bytes() == (short.path / "weights.safetensors").read_bytes()
     mine, its = run.records("rounds"), short.records("rounds")
@@ -76,7 +76,7 @@ def test_both_splits_are_evaluated_where_the_round_was_evaluated_anyway(
     scenario: dict[str, Any], tmp_path: Path
 ) -> None:
     scenario["evaluation"]["every"] = 1
-    run = edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(2))
+    run = edgefl.run(scenario, out=tmp_path / "run", on_round=stop_after(2))
     first, last = run.records("rounds")
     assert [work["when"] for work in first["server_works"]] == ["evaluate validation"]
     assert [work["when"] for work in last["server_works"]] == ["evaluate validation", "evaluate test"]
@@ -88,9 +88,9 @@ def test_an_interrupted_run_is_stopped_where_the_whole_one_is(scenario: dict[str
         if event == "record" and facts["round"] == 2:
             raise Stopped
 
-    whole = edgefl.run(scenario, output=tmp_path / "whole", on_round=stop_after(3))
+    whole = edgefl.run(scenario, out=tmp_path / "whole", on_round=stop_after(3))
     with pytest.raises(Stopped):
-        edgefl.run(scenario, output=tmp_path / "cut", on_progress=interrupt, on_round=stop_after(3))
+        edgefl.run(scenario, out=tmp_path / "cut", on_progress=interrupt, on_round=stop_after(3))
     rest = edgefl.run(resume=tmp_path / "cut", on_round=stop_after(3))
     assert rest.early_stop["round"] == 3 and rest.result == whole.result and records(rest) == records(whole)
 
@@ -105,7 +105,7 @@ def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr("edgefl.commands.run.command.draw_curves", interrupt)
         with pytest.raises(Stopped):
-            edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(2))
+            edgefl.run(scenario, out=tmp_path / "run", on_round=stop_after(2))
     assert not edgefl.read_run(tmp_path / "run").is_finished
     heard: list[str] = []
     run = edgefl.run(resume=tmp_path / "run", on_progress=lambda event, facts: heard.append(event))
@@ -115,19 +115,19 @@ def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, m
 def test_clients_may_be_under_way(scenario: dict[str, Any], tmp_path: Path) -> None:
     buffered = {"policy": "buffered", "buffer": 2, "cohort": 1.0}
     untrained = {**scenario, "round": buffered, "training": {"mode": "none", "batch": 8}}
-    run = edgefl.run(untrained, output=tmp_path / "run", on_round=stop_after(2))
+    run = edgefl.run(untrained, out=tmp_path / "run", on_round=stop_after(2))
     assert run.early_stop == REASON and run.records("rounds")[-1]["under_way"] > 0 and verify(run.path)["valid"]
 
 
 def test_each_run_of_a_comparison_ends_by_itself(scenario: dict[str, Any], tmp_path: Path) -> None:
     compared = {**scenario, "compare": {"training.lr": [0.01, 0.001]}}
     answers = iter([None, "stop", "stop"])
-    run = edgefl.run(compared, output=tmp_path / "run", on_round=lambda record: next(answers))
+    run = edgefl.run(compared, out=tmp_path / "run", on_round=lambda record: next(answers))
     assert [member.early_stop["round"] for member in run.runs.values()] == [2, 1] and run.is_finished
 
 
 def test_a_run_that_has_played_all_its_rounds_isnt_stopped(scenario: dict[str, Any], tmp_path: Path) -> None:
-    run = edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(4))
+    run = edgefl.run(scenario, out=tmp_path / "run", on_round=stop_after(4))
     assert run.is_finished and run.early_stop is None and "stopped" not in run.records("rounds")[-1]
 
 
@@ -135,12 +135,12 @@ def test_a_run_that_has_played_all_its_rounds_isnt_stopped(scenario: dict[str, A
 def test_another_answer_is_refused(scenario: dict[str, Any], tmp_path: Path, answer: Any) -> None:
     untrained = {**scenario, "training": {"mode": "none", "batch": 8}}
     with pytest.raises(RunError, match=r"on_round returned .* after round 1; it may return None, or \"stop\""):
-        edgefl.run(untrained, output=tmp_path / "run", on_round=lambda record: answer)
+        edgefl.run(untrained, out=tmp_path / "run", on_round=lambda record: answer)
 
 
 def test_rounds_of_other_processes_are_refused(scenario: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match="on_round is called in this process, but jobs and address play rounds in others"
     ):
-        edgefl.run(scenario, output=tmp_path / "run", jobs=2, on_round=stop_after(1))
+        edgefl.run(scenario, out=tmp_path / "run", jobs=2, on_round=stop_after(1))
     assert not (tmp_path / "run").exists()

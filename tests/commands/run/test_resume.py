@@ -86,14 +86,14 @@ def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = tiny(evaluation={"every": 1}, schedule={"name": "end-to-end", "rounds": 3})
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
 
     def interrupt(event: str, facts: Any) -> None:
         if event == "record" and facts["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=tmp_path / "run", on_progress=interrupt)
+        edgefl.run(scenario, out=tmp_path / "run", on_progress=interrupt)
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "cache"))  # nothing is known of earlier predictions
 
     def probe(held: Any, device: str) -> Any:
@@ -192,7 +192,7 @@ def test_costs_of_another_type_of_device_stop_a_resume(unfinished: Path) -> None
 def test_a_comparison_of_other_runs_is_not_continued(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(training={"mode": "none"}, compare={"seed": [1, 2]})
     folder = tmp_path / "both"
-    edgefl.run(scenario, output=folder)
+    edgefl.run(scenario, out=folder)
     path = folder / "scenario.yaml"
     written = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**written, "compare": {"seed": [1, 3]}}))

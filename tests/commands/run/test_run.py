@@ -50,7 +50,7 @@ def test_the_trained_model_is_read_back(layerwise_run: Run) -> None:
 
 
 def test_the_written_scenario_is_the_same_scenario(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
-    again = edgefl.run(layerwise_run.path / "scenario.yaml", output=tmp_path / "again", overrides=["schedule.rounds=2"])
+    again = edgefl.run(layerwise_run.path / "scenario.yaml", out=tmp_path / "again", overrides=["schedule.rounds=2"])
     assert again.scenario == {**layerwise_run.scenario, "schedule": {**layerwise_run.scenario["schedule"], "rounds": 2}}
     first = {k: v for k, v in layerwise_run.records("rounds")[0].items() if k != "metrics"}
     assert {k: v for k, v in again.records("rounds")[0].items() if k != "metrics"} == first
@@ -61,7 +61,7 @@ def test_worker_processes_change_no_record_and_no_weight(
     tiny: Tiny, layerwise_run: Run, tmp_path: Path, workers: int
 ) -> None:
     executor = {"name": "processes", "workers": workers, "device": "cpu"}
-    run = edgefl.run(tiny(method="fedcola", schedule=LAYERWISE, executor=executor), output=tmp_path / "run")
+    run = edgefl.run(tiny(method="fedcola", schedule=LAYERWISE, executor=executor), out=tmp_path / "run")
     for table in ("rounds", "clients", "eligibility"):
         assert run.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
     left, right = (load_file(r.path / "weights.safetensors") for r in (run, layerwise_run))
@@ -74,9 +74,7 @@ def test_a_comparison_holds_a_run_for_each_combination(tiny: Tiny, tmp_path: Pat
     scenario = tiny(
         schedule={"name": "end-to-end", "rounds": 1}, compare={"method": ["fedavg", {"name": "fedprox", "mu": 0}]}
     )
-    run = edgefl.run(
-        scenario, output=tmp_path / "c", on_progress=lambda event, facts: heard.append((event, dict(facts)))
-    )
+    run = edgefl.run(scenario, out=tmp_path / "c", on_progress=lambda event, facts: heard.append((event, dict(facts))))
     assert list(run.runs) == ["fedavg", "fedprox"] and run.is_finished
     assert list(run.rounds["run"]) == ["fedavg", "fedprox"]
     avg, prox = (load_file(r.path / "weights.safetensors") for r in run.runs.values())
@@ -95,30 +93,30 @@ def test_a_scenario_or_a_run_to_resume(tiny: Tiny, layerwise_run: Run) -> None:
         edgefl.run()
     with pytest.raises(RunError, match="either a scenario to run or a run to resume"):
         edgefl.run(tiny(), resume=layerwise_run.path)
-    with pytest.raises(RunError, match="leave out --output"):
-        edgefl.run(resume=layerwise_run.path, output="elsewhere")
+    with pytest.raises(RunError, match="leave out --out"):
+        edgefl.run(resume=layerwise_run.path, out="elsewhere")
     with pytest.raises(RunError, match=r"--set seed: a resumed run keeps its scenario; only executor\.\*, tracker and"):
         edgefl.run(resume=layerwise_run.path, overrides=["seed=2"])
 
 
 def test_a_folder_that_is_taken_is_left_alone(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="already holds a run; continue it with --resume"):
-        edgefl.run(tiny(), output=layerwise_run.path)
+        edgefl.run(tiny(), out=layerwise_run.path)
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(RunError, match="already holds files"):
-        edgefl.run(tiny(), output=tmp_path)
+        edgefl.run(tiny(), out=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
 
 
 def test_nothing_is_written_for_a_scenario_that_cannot_run(tiny: Tiny, tmp_path: Path) -> None:
     output = tmp_path / "run"
     with pytest.raises(ScenarioError):
-        edgefl.run(tiny(training={"bach": 8}), output=output)
+        edgefl.run(tiny(training={"bach": 8}), out=output)
     with pytest.raises(ScenarioError, match="3 stages are more than the 2 blocks"):
-        edgefl.run(tiny(schedule={"name": "layerwise", "stages": 3}), output=output)
+        edgefl.run(tiny(schedule={"name": "layerwise", "stages": 3}), out=output)
     ok, wrong = {"name": "end-to-end", "rounds": 1}, {"name": "layerwise", "stages": 3, "rounds": 3}
     with pytest.raises(ScenarioError, match="3 stages are more than the 2 blocks"):
-        edgefl.run(tiny(compare={"schedule": [ok, wrong]}), output=output)
+        edgefl.run(tiny(compare={"schedule": [ok, wrong]}), out=output)
     assert not output.exists()
 
 

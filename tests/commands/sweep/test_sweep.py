@@ -120,21 +120,21 @@ def test_what_changes_no_step_is_priced_once(declared: dict[str, Any], tmp_path:
     ):
         swept = edgefl.sweep(declared, axes, overrides=["training.epochs=2"])
         assert len(swept.rows) == 2 ** len(axes) and swept.to_data()["predictions"] == alone
-    assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 3 * alone
-    assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 0
+    assert edgefl.sweep(declared, ["training.batch=2,4,8"], out=tmp_path).predictions == 3 * alone
+    assert edgefl.sweep(declared, ["training.batch=2,4,8"], out=tmp_path).predictions == 0
     checked = edgefl.check_devices(declared)
     assert checked.predictions == alone and len(checked.rows) == 2 * len(device_names())
 
 
 def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    (row,) = rows_of(declared, ["training.batch=4"], output=folder)
+    (row,) = rows_of(declared, ["training.batch=4"], out=folder)
     lines = (folder / "sweep.jsonl").read_text().splitlines()
     # a row that is there isn't computed again: what stands there comes back, a half-written line is dropped
     marked = {**json.loads(lines[0]), "clients": 99}
     (folder / "sweep.jsonl").write_text(json.dumps(marked) + "\n" + lines[0][:40])
     (folder / f".partial-{'0a' * 16}-sweep.csv").touch()  # of a sweep that was killed
-    first, second = rows_of(declared, ["training.batch=4,8"], output=folder)
+    first, second = rows_of(declared, ["training.batch=4,8"], out=folder)
     assert not list(folder.glob(".partial-*"))
     assert first == replace(row, clients=99) and second["clients"] == 6
     assert len((folder / "sweep.jsonl").read_text().splitlines()) == 2
@@ -148,18 +148,18 @@ def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_pa
 
 def test_rows_of_another_scenario_and_other_files_are_refused(declared: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    rows_of(declared, ["training.batch=4"], output=folder)
+    rows_of(declared, ["training.batch=4"], out=folder)
     before = (folder / "sweep.jsonl").read_bytes()
     with pytest.raises(RunError, match="'batch=4' is the row of another scenario"):
-        rows_of(declared, ["training.batch=4"], overrides=["seed=9"], output=folder)
+        rows_of(declared, ["training.batch=4"], overrides=["seed=9"], out=folder)
     assert (folder / "sweep.jsonl").read_bytes() == before
     (folder / "sweep.jsonl").write_text("no json\n{}\n")
     with pytest.raises(RunError, match="sweep.jsonl:1: this line is damaged"):
-        rows_of(declared, ["training.batch=4"], output=folder)
+        rows_of(declared, ["training.batch=4"], out=folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     with pytest.raises(RunError, match="already holds files"):
-        rows_of(declared, output=tmp_path / "mine")
+        rows_of(declared, out=tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
@@ -167,20 +167,20 @@ def test_a_profile_that_has_changed_leaves_no_row_as_it_was(declared: dict[str, 
     text = (library_folder() / "devices" / "raspberry-pi-4-4gb.yaml").read_text()
     (mine := tmp_path / "mine.yaml").write_text(text)
     scenario = {**declared, "fleet": {"devices": str(mine)}}
-    rows_of(scenario, output=tmp_path / "grid")
-    assert rows_of(scenario, output=tmp_path / "grid")
+    rows_of(scenario, out=tmp_path / "grid")
+    assert rows_of(scenario, out=tmp_path / "grid")
     mine.write_text(text.replace("value: 7.2 W", "value: 6.5 W"))
     with pytest.raises(RunError, match="or a profile or a plug-in file has changed"):
-        rows_of(scenario, output=tmp_path / "grid")
+        rows_of(scenario, out=tmp_path / "grid")
 
 
 def test_a_wrong_axis_or_folder_is_said_before_anything_is_written(declared: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="unknown schedule 'layerwize'; did you mean 'layerwise'"):
-        rows_of(declared, ["schedule=layerwize"], output=tmp_path / "sweep")
+        rows_of(declared, ["schedule=layerwize"], out=tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="can't write"):
-        rows_of(declared, output=tmp_path / "file" / "sweep")
+        rows_of(declared, out=tmp_path / "file" / "sweep")
 
 
 def test_what_leaves_with_the_excluded_is_counted(tiny: Tiny) -> None:
@@ -266,7 +266,7 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
 
 def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], tmp_path: Path) -> None:
     folder, axes = tmp_path / "grid", ["schedule.stages=1,2,4", "training.batch=4,8"]
-    result = edgefl.sweep(declared, axes, output=folder, figure=tmp_path / "map.svg", sensitivity_to="2x")
+    result = edgefl.sweep(declared, axes, out=folder, figure=tmp_path / "map.svg", sensitivity_to="2x")
     rows = {row["label"]: row for row in result["rows"]}
     assert len(rows) == 6 and [label for label, row in rows.items() if "refused" in row] == [
         "stages=4,batch=4", "stages=4,batch=8"
@@ -288,13 +288,13 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
     # the same refusal is written once, and tried again each time
     lines = (folder / "sweep.jsonl").read_text().splitlines()
     assert len(lines) == 6
-    edgefl.sweep(declared, axes, output=folder)
+    edgefl.sweep(declared, axes, out=folder)
     assert (folder / "sweep.jsonl").read_text().splitlines() == lines
 
 
 def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], tmp_path: Path) -> None:
     axes = ["schedule=end-to-end,{name: layerwise, stages: 2}", "training.batch=4,8", "fleet.budgets.memory=1 GB"]
-    rows = edgefl.sweep(declared, axes, output=tmp_path / "grid")["rows"]
+    rows = edgefl.sweep(declared, axes, out=tmp_path / "grid")["rows"]
     table = pd.DataFrame([row.to_data() for row in rows])
     assert list(table.groupby(["schedule", "training.batch"]).size().index) == [
         ("end-to-end", 4), ("end-to-end", 8), ("layerwise", 4), ("layerwise", 8)
@@ -303,7 +303,7 @@ def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], 
     assert "method.name" not in table and "schedule.name" not in table
     columns = (tmp_path / "grid" / "sweep.csv").read_text().splitlines()[0].split(",")
     assert {"schedule", "schedule.stages", "training.batch", "fleet.budgets.memory"} <= set(columns)
-    again = edgefl.sweep(declared, [*axes[:2], "fleet.budgets.memory=1 GB,2 GB"], output=tmp_path / "grid")["rows"]
+    again = edgefl.sweep(declared, [*axes[:2], "fleet.budgets.memory=1 GB,2 GB"], out=tmp_path / "grid")["rows"]
     assert set(pd.DataFrame([row.to_data() for row in again])) == set(table)
 
 
@@ -319,11 +319,11 @@ def test_what_only_the_parts_together_refuse_is_a_row_too(tiny: Tiny) -> None:
 
 def test_a_sweep_of_which_nothing_can_be_run_is_an_error(declared: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="schedule.stages: "):
-        rows_of(declared, ["schedule.stages=3,4"], output=tmp_path / "grid")
+        rows_of(declared, ["schedule.stages=3,4"], out=tmp_path / "grid")
     assert not (tmp_path / "grid").exists()
     # a value that is wrong by itself is told before the other cells are computed
     with pytest.raises(ScenarioError, match="training.batch: "):
-        rows_of(declared, ["schedule.stages=1,4", "training.batch=4,-1"], output=tmp_path / "grid")
+        rows_of(declared, ["schedule.stages=1,4", "training.batch=4,-1"], out=tmp_path / "grid")
     assert not (tmp_path / "grid").exists()
 
 
@@ -350,7 +350,7 @@ ANYTHING = st.recursive(
 @pytest.fixture(scope="module")
 def kept_rows(declared: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("kept") / "rows"
-    edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+    edgefl.sweep(declared, ["training.batch=4,8"], out=folder)
     return folder, (folder / "sweep.jsonl").read_text().splitlines()
 
 
@@ -361,7 +361,7 @@ def test_a_row_whose_label_is_no_text_is_told_by_line(
     folder, (first, second) = kept_rows
     (folder / "sweep.jsonl").write_text(f"{first}\n{json.dumps(json.loads(second) | {'label': label})}\n")
     with pytest.raises(RunError, match="sweep.jsonl:2: this line is damaged"):
-        edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+        edgefl.sweep(declared, ["training.batch=4,8"], out=folder)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -382,7 +382,7 @@ def test_an_edited_row_is_taken_or_told_in_a_line(
         del inner[key]
     (folder / "sweep.jsonl").write_text(f"{json.dumps(row)}\n{second}\n")
     try:
-        answer = edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+        answer = edgefl.sweep(declared, ["training.batch=4,8"], out=folder)
     except EdgeflError as error:
         assert "sweep.jsonl:1" in str(error) and "\n" not in str(error)
     else:

@@ -60,7 +60,7 @@ def _without(value: Any) -> Any:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, Path]:
     """A search of five trials, and its folder."""
     folder = tmp_path_factory.mktemp("tune") / "small"
-    return edgefl.tune(SMALL, SEARCH, trials=5, output=folder), folder
+    return edgefl.tune(SMALL, SEARCH, trials=5, out=folder), folder
 
 
 def test_trials_are_halved_and_the_best_has_all_rounds(done: tuple[Tuning, Path]) -> None:
@@ -93,14 +93,14 @@ def test_only_the_validation_split_is_scored(done: tuple[Tuning, Path]) -> None:
     for path in (folder / TRIALS).glob("*/scenario.yaml"):
         scored = yaml.safe_load(path.read_text())["evaluation"]
         assert (scored["split"], scored["final"]) == ("validation", "validation")
-    plain = edgefl.run({**SMALL, "schedule": {"name": "end-to-end", "rounds": 1}}, output=folder.parent / "plain")
+    plain = edgefl.run({**SMALL, "schedule": {"name": "end-to-end", "rounds": 1}}, out=folder.parent / "plain")
     assert '"evaluate test"' in (plain.path / "rounds.jsonl").read_text()  # what the witness would have seen
 
 
 def test_scores_are_those_of_an_uninterrupted_run(done: tuple[Tuning, Path], tmp_path: Path) -> None:
     answer, _ = done
     run = edgefl.run(
-        SMALL, overrides=[*answer.best.sets, "evaluation.final=validation"], output=tmp_path / "whole"
+        SMALL, overrides=[*answer.best.sets, "evaluation.final=validation"], out=tmp_path / "whole"
     )  # fmt: skip
     accuracy = run.rounds.set_index("round")["metrics.image.accuracy"]
     best = next(trial for trial in answer.trials if trial.number == answer.best.number)
@@ -110,7 +110,7 @@ def test_scores_are_those_of_an_uninterrupted_run(done: tuple[Tuning, Path], tmp
 def test_the_same_command_trains_nothing_again(done: tuple[Tuning, Path]) -> None:
     answer, folder = done
     times = {path: path.stat().st_mtime_ns for path in (folder / TRIALS).rglob("*") if path.is_file()}
-    assert edgefl.tune(SMALL, SEARCH, trials=5, output=folder) == answer
+    assert edgefl.tune(SMALL, SEARCH, trials=5, out=folder) == answer
     assert {path: path.stat().st_mtime_ns for path in (folder / TRIALS).rglob("*") if path.is_file()} == times
     assert not list((folder / TRIALS).glob("*/checkpoints"))  # of trials that never go on
 
@@ -123,7 +123,7 @@ def test_a_journal_that_ends_anywhere_is_gone_on_with(done: tuple[Tuning, Path],
         copy = tmp_path / str(size)
         shutil.copytree(folder, copy)
         (copy / JOURNAL).write_bytes(whole[:size])
-        assert same(edgefl.tune(SMALL, SEARCH, trials=5, output=copy), answer), size
+        assert same(edgefl.tune(SMALL, SEARCH, trials=5, out=copy), answer), size
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_another_search_is_told_apart(done: tuple[Tuning, Path], change: dict[st
     before = (folder / JOURNAL).read_bytes()
     given: dict[str, Any] = {"search": SEARCH, "trials": 5, **change}
     with pytest.raises(RunError, match="holds the trials of another search: ") as error:
-        edgefl.tune(SMALL, **given, output=folder)
+        edgefl.tune(SMALL, **given, out=folder)
     assert words in str(error.value) and len(str(error.value).splitlines()) == 1 and error.value.exit_code == 2
     assert (folder / JOURNAL).read_bytes() == before
 
@@ -153,11 +153,11 @@ def test_another_search_is_told_apart(done: tuple[Tuning, Path], change: dict[st
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"already holds files \(notes.txt, ...\); choose another folder"):
-        edgefl.tune(SMALL, SEARCH, trials=2, output=tmp_path)
+        edgefl.tune(SMALL, SEARCH, trials=2, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="file is a file; a search needs a new or empty folder"):
-        edgefl.tune(SMALL, SEARCH, trials=2, output=tmp_path / "file")
+        edgefl.tune(SMALL, SEARCH, trials=2, out=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_damaged_journal_is_refused_in_a_line(done: tuple[Tuning, Path], line:
     lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
     (copy / JOURNAL).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
     with pytest.raises(RunError) as error:
-        edgefl.tune(SMALL, SEARCH, trials=5, output=copy)
+        edgefl.tune(SMALL, SEARCH, trials=5, out=copy)
     assert str(copy) in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
@@ -189,13 +189,13 @@ def test_a_damaged_journal_is_refused_in_a_line(done: tuple[Tuning, Path], line:
 )  # fmt: skip
 def test_what_cant_be_tuned(sections: dict[str, Any], given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(EdgeflError) as error:
-        edgefl.tune({**SMALL, **sections}, SEARCH, output=tmp_path / "out", **given)
+        edgefl.tune({**SMALL, **sections}, SEARCH, out=tmp_path / "out", **given)
     assert message in str(error.value) and error.value.exit_code == 2 and not (tmp_path / "out").exists()
 
 
 def test_several_kinds_need_a_metric(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"name the metric: --metric KIND.NAME; there are .*text.accuracy"):
-        edgefl.tune(tiny(), SEARCH, output=tmp_path / "out")
+        edgefl.tune(tiny(), SEARCH, out=tmp_path / "out")
 
 
 def test_without_optuna_a_line_says_what_to_install(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_settings_that_no_budget_admits_are_refused_by_price(tmp_path: Path) -> 
     limit = sum(peaks.values()) // 2
     assert peaks[2] < limit < peaks[20]
     scenario = {**SMALL, "fleet": {"devices": {"raspberry-pi-4-4gb": 1.0}, "budgets": {"memory": f"{limit} B"}}}
-    answer = edgefl.tune(scenario, ["training.batch=2,20", "training.lr=0.01,0.001"], trials=3, output=tmp_path / "a")
+    answer = edgefl.tune(scenario, ["training.batch=2,20", "training.lr=0.01,0.001"], trials=3, out=tmp_path / "a")
     assert {trial.settings["training.batch"] for trial in answer.trials} == {2}
     assert {each.settings["training.batch"] for each in answer.refused} == {20}
     assert {each.refused for each in answer.refused} == {
@@ -232,13 +232,13 @@ def test_settings_that_no_budget_admits_are_refused_by_price(tmp_path: Path) -> 
     assert answer.exhausted and len(answer.trials) == len(answer.refused) == 2
     assert not any((tmp_path / "a" / TRIALS / f"{each.number:04}").exists() for each in answer.refused)
     with pytest.raises(ScenarioError, match="each of 2 settings is refused: no budget admits it: .* memory 4"):
-        edgefl.tune(scenario, ["training.batch=18,20"], trials=3, output=tmp_path / "b")
+        edgefl.tune(scenario, ["training.batch=18,20"], trials=3, out=tmp_path / "b")
 
 
 def test_refused_settings_are_twice_the_trials_at_most(tmp_path: Path) -> None:
     scenario = {**SMALL, "fleet": {"budgets": {"memory": "1 kB"}}}
     with pytest.raises(ScenarioError, match="each of 6 settings is refused"):
-        edgefl.tune(scenario, ["training.lr=1e-4..1e-1"], trials=3, output=tmp_path / "a")
+        edgefl.tune(scenario, ["training.lr=1e-4..1e-1"], trials=3, out=tmp_path / "a")
 
 
 def test_sections_that_contradict_each_other_refuse_a_trial(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_sections_that_contradict_each_other_refuse_a_trial(tmp_path: Path) -> N
         {**SMALL, "schedule": {"name": "layerwise", "stages": 1, "rounds": 4}},
         ["schedule.stages=1,3"],
         trials=2,
-        output=tmp_path / "a",
+        out=tmp_path / "a",
     )
     assert [trial.settings for trial in answer.trials] == [{"schedule.stages": 1}]
     assert len(answer.refused) == 1 and "3 stages" in answer.refused[0].refused
@@ -254,18 +254,18 @@ def test_sections_that_contradict_each_other_refuse_a_trial(tmp_path: Path) -> N
 
 def test_a_diverged_trial_is_the_worst_one(tmp_path: Path) -> None:
     scenario = {**SMALL, "training": {"batch": 8, "optimizer": "sgd"}, "schedule": {"name": "end-to-end", "rounds": 2}}
-    answer = edgefl.tune(scenario, ["training.lr=0.001,1e30"], trials=2, output=tmp_path / "a")
+    answer = edgefl.tune(scenario, ["training.lr=0.001,1e30"], trials=2, out=tmp_path / "a")
     by_lr = {trial.settings["training.lr"]: trial for trial in answer.trials}
     assert answer.best.settings == {"training.lr": 0.001} and by_lr[1e30].diverged == "the model diverged in round 1"
     assert by_lr[1e30].score is None and not by_lr[1e30].complete and by_lr[1e30].rounds == 1
     with pytest.raises(DivergedError, match="the models of all 2 trials diverged") as error:
-        edgefl.tune(scenario, ["training.lr=1e29,1e30"], trials=3, output=tmp_path / "b")
+        edgefl.tune(scenario, ["training.lr=1e29,1e30"], trials=3, out=tmp_path / "b")
     assert error.value.exit_code == 1
 
 
 def test_a_trial_that_its_metric_ends_early_is_complete(tmp_path: Path) -> None:
     scenario = {**SMALL, "stop": {"metric": "image.balanced_accuracy", "target": 0.0}}
-    answer = edgefl.tune(scenario, ["training.lr=0.001,0.01"], trials=2, output=tmp_path / "a")
+    answer = edgefl.tune(scenario, ["training.lr=0.001,0.01"], trials=2, out=tmp_path / "a")
     assert answer.metric == "image.balanced_accuracy"  # the one that the scenario follows
     assert [trial.rounds for trial in answer.trials] == [1, 1]  # of four; nothing was asked for after that
     best = next(trial for trial in answer.trials if trial.number == answer.best.number)
@@ -274,7 +274,7 @@ def test_a_trial_that_its_metric_ends_early_is_complete(tmp_path: Path) -> None:
 
 def test_a_metric_of_which_lower_values_are_better(tmp_path: Path) -> None:
     scenario = {**SMALL, "stop": {"metric": "image.accuracy", "patience": 9, "better": "lower"}}
-    answer = edgefl.tune(scenario, ["training.lr=0.0001,0.001,0.01"], trials=3, output=tmp_path / "a")
+    answer = edgefl.tune(scenario, ["training.lr=0.0001,0.001,0.01"], trials=3, out=tmp_path / "a")
     whole = [trial.score for trial in answer.trials if trial.complete and trial.score is not None]
     firsts = sorted(trial.scores[0] or 0.0 for trial in answer.trials)
     assert answer.better == "lower" and answer.best.score == min(whole)
@@ -307,7 +307,7 @@ def searched(
     best = under_way.best(store.trials)
     assert best is not None
     if not (run_folder := under_way.folder(best.number, 5)).exists():
-        edgefl.run({**SMALL, "training": {"mode": "none"}}, output=run_folder)
+        edgefl.run({**SMALL, "training": {"mode": "none"}}, out=run_folder)
     return answer_of(under_way)
 
 
@@ -416,15 +416,13 @@ def test_the_default_folder_is_the_next_free_one(tmp_path: Path, monkeypatch: py
 @pytest.mark.slow
 def test_jobs_and_seeds_change_nothing(tmp_path: Path) -> None:
     first, second = (
-        edgefl.tune(SMALL, SEARCH, trials=10, seeds=2, output=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2)
+        edgefl.tune(SMALL, SEARCH, trials=10, seeds=2, out=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2)
     )
     assert same(first, second)
     for trial in first.trials:
         assert len(trial.seed_scores) == 2 and trial.deviation is not None
         assert trial.score == pytest.approx(sum(map(float, trial.seed_scores)) / 2)
-    run = edgefl.run(
-        SMALL, overrides=[*first.best.sets, "evaluation.final=validation", "seed=6"], output=tmp_path / "run"
-    )
+    run = edgefl.run(SMALL, overrides=[*first.best.sets, "evaluation.final=validation", "seed=6"], out=tmp_path / "run")
     best = next(trial for trial in first.trials if trial.number == first.best.number)
     assert run.rounds["metrics.image.accuracy"].iloc[-1] == best.seed_scores[1]
 

@@ -216,7 +216,7 @@ def test_no_variance_is_negative_where_rounds_overlap(
             schedule={"name": "end-to-end", "rounds": 6 if options["policy"] == "buffered" else 12},
             round={**options, "cohort": 8}, evaluation={"every": 100},
         ),
-        output=tmp_path / "run",
+        out=tmp_path / "run",
     )  # fmt: skip
     weights = run.weights()
     variances = {name: value for name, value in weights.items() if name.endswith(VARIANCE)}

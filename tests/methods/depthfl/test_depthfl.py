@@ -239,7 +239,7 @@ def test_the_contract(options: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_run_gives_its_models_back(tiny: Any, tmp_path: Any) -> None:
     schedule = {"name": "elastic", "parts": ["all", "progressive"], "rounds": 2}
-    result = edgefl.run(tiny(method="depthfl", schedule=schedule), output=tmp_path / "run")
+    result = edgefl.run(tiny(method="depthfl", schedule=schedule), out=tmp_path / "run")
     assert isinstance(edgefl.read_run(result.path).model("image"), ExitModel)
 
 

@@ -210,7 +210,7 @@ def test_it_trains_through_its_warm_up(tiny: Callable[..., dict[str, Any]], tmp_
         schedule={"name": "end-to-end", "rounds": 3},
     )
     given["data"] = {**given["data"], "clients": {"image": 2, "text": 2}}
-    found = edgefl.run(given, output=tmp_path / "run")
+    found = edgefl.run(given, out=tmp_path / "run")
     clients = found.records("clients")
     assert [{c["kind"] for c in clients if c["round"] == r} for r in (1, 2, 3)] == [{"image"}, *[{"image", "text"}] * 2]
     assert {c["memory_error"] for c in clients if c["memory_error"] is not None} == {0}

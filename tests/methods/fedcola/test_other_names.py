@@ -468,9 +468,9 @@ def test_runs_send_what_is_profiled_and_are_the_same_in_workers(
     schedule = LAYERWISE if layerwise else {"name": "end-to-end", "rounds": 2}
     data = {**DATA, "clients": {"image": 2, "text": 2}} if name.startswith("mat") else DATA
     scenario = tiny(data=data, model=MODEL, method=RUNS[name], schedule=schedule)
-    run = edgefl.run(scenario, output=tmp_path / "one")
+    run = edgefl.run(scenario, out=tmp_path / "one")
     workers = {"name": "processes", "workers": 2, "device": "cpu"}
-    again = edgefl.run({**scenario, "executor": workers}, output=tmp_path / "two")
+    again = edgefl.run({**scenario, "executor": workers}, out=tmp_path / "two")
     for table in ("rounds", "clients", "eligibility"):
         assert run.records(table) == again.records(table)  # type: ignore[arg-type]
     weights = load_file(run.path / "weights.safetensors")

@@ -439,7 +439,7 @@ def scenario(
 
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> None:
     training = {"batch": 8, "lr": 3e-3}
-    found = edgefl.run({**scenario(tiny), "training": training}, output=tmp_path / "run")
+    found = edgefl.run({**scenario(tiny), "training": training}, out=tmp_path / "run")
     rounds, clients = found.records("rounds"), found.records("clients")
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
     assert all(rounds[1]["losses"][kind] < rounds[0]["losses"][kind] for kind in ("image", "image-text"))
@@ -465,7 +465,7 @@ def test_it_learns(tiny: Tiny, tmp_path: Path) -> None:
     given = {**scenario(tiny), "schedule": {"name": "end-to-end", "rounds": 12}}
     given["data"] = {**given["data"], "clients": {"image": 2, "text": 2, "image-text": 2}}
     given["training"] = {"batch": 8, "epochs": 3, "lr": 3e-3}
-    found = edgefl.run(given, output=tmp_path / "run")
+    found = edgefl.run(given, out=tmp_path / "run")
     assert found.result["metrics"]["image-text"]["accuracy"] > 0.2
 
 
@@ -549,7 +549,7 @@ def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
         "evaluation": {"every": 50, "batch": 50},
         "method": {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 13, "epochs": 60}},
     }  # fmt: skip
-    found = edgefl.run(given, output=tmp_path / "run")
+    found = edgefl.run(given, out=tmp_path / "run")
     setup, state = compose(load(given)), ServerState.from_tensors(found.weights())
     node = Node(setup.clients, CPU)
     accuracy = {}

@@ -323,7 +323,7 @@ def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, n
     clients = {"image": 1, "text": 1}
     given = scenario(tiny, name, clients=clients, model=model)
     given["method"]["model"] = server
-    found = edgefl.run(given, output=tmp_path / "run")
+    found = edgefl.run(given, out=tmp_path / "run")
     rounds, rows = found.records("rounds"), found.records("clients")
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
     measured = [c for c in rows if c["memory_error"] is not None]
@@ -343,7 +343,7 @@ def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, n
 def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: str) -> None:
     given = scenario(tiny, name, clients={"image-text": 1})
     plain = {**given, "training": {**given["training"], "mode": "none"}}
-    found = edgefl.run(plain, output=tmp_path / "none")
+    found = edgefl.run(plain, out=tmp_path / "none")
     rounds = found.records("rounds")
     assert [[w["when"] for w in r["server_works"] if w["when"] in ("before", "after")] for r in rounds] == [
         ["before", "after"]

@@ -378,7 +378,7 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 @pytest.mark.parametrize("server", ["own", "federated"])
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, server: str) -> None:
     given = scenario(tiny, {"image": 1, "text": 1, "image-text": 1}, server=server)
-    found = edgefl.run(given, output=tmp_path / "run")
+    found = edgefl.run(given, out=tmp_path / "run")
     rounds, clients = found.records("rounds"), found.records("clients")
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
     assert {w["when"] for w in rounds[0]["server_works"]} == {"before", "after"}

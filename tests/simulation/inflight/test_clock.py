@@ -207,7 +207,7 @@ def test_both_clocks_write_the_same_files(tiny: Tiny, tmp_path: Path) -> None:
     texts = []
     for clock in ("auto", "events"):
         scenario["executor"] = {"name": "inline", "device": "cpu", "clock": clock}
-        folder = edgefl.run(scenario, output=tmp_path / clock).path
+        folder = edgefl.run(scenario, out=tmp_path / clock).path
         texts.append({f.name: f.read_bytes() for f in folder.glob("*.jsonl") if f.stem in TABLES})
     assert texts[0] == texts[1] and len(texts[0]) == 3
 

@@ -281,7 +281,7 @@ def test_without_losses_the_weights_are_those_without_relays(games: Games, tmp_p
     sections = {"payload": {"up": "int8"}, "aggregation": {"clip": 1.0}}
     fleets = {"plain": {}, "relays": {"relays": {"count": 2, "link": SLOW_LINE}}}
     runs = {
-        name: edgefl.run(games.tiny(fleet=fleet, **sections), output=tmp_path / name) for name, fleet in fleets.items()
+        name: edgefl.run(games.tiny(fleet=fleet, **sections), out=tmp_path / name) for name, fleet in fleets.items()
     }
     weights = [(run.path / "weights.safetensors").read_bytes() for run in runs.values()]
     assert weights[0] == weights[1]

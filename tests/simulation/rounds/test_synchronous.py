@@ -220,7 +220,7 @@ def test_a_wait_gives_signs_of_life(tiny: Tiny, tmp_path: Any, policy: dict[str,
     round = {"cohort": 6, "below_quorum": "wait", **policy}
     heard: list[str] = []
     edgefl.run(
-        tiny(data=data, fleet=fleet, round=round, training="none"), output=tmp_path / "run",
+        tiny(data=data, fleet=fleet, round=round, training="none"), out=tmp_path / "run",
         on_progress=lambda event, facts: heard.append(str(facts.get("what"))),
     )  # fmt: skip
     (text, *_) = [text for text in heard if "waits" in text]

@@ -41,7 +41,7 @@ def test_the_clients_that_have_spent_the_least_are_asked(tiny: Callable[..., dic
         fleet={"devices": ["raspberry-pi-4-4gb", "raspberry-pi-3b-plus"], "battery": {"capacity": "100 J"}},
         round={"cohort": 2, "selection": "fullest"},
     )
-    rows = edgefl.run(scenario, output=tmp_path / "run").records("clients")
+    rows = edgefl.run(scenario, out=tmp_path / "run").records("clients")
     spent = dict.fromkeys(range(5), 0.0)
     for round in range(1, 9):
         joules = {row["client"]: row["energy_joules"] for row in rows if row["round"] == round}

@@ -171,14 +171,14 @@ def test_a_run_that_was_cut_goes_on_to_the_same_weights(tiny: Tiny, tmp_path: Pa
         training={"batch": 8, "optimizer": "adamw-8bit", "step_in_backward": True},
         schedule={"name": "end-to-end", "rounds": 3},
     )  # fmt: skip
-    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    whole = edgefl.run(scenario, out=tmp_path / "whole")
 
     def interrupt(event: str, facts: Any) -> None:
         if event == "record" and facts["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        edgefl.run(scenario, output=tmp_path / "run", on_progress=interrupt)
+        edgefl.run(scenario, out=tmp_path / "run", on_progress=interrupt)
     again = edgefl.run(resume=tmp_path / "run")
     for name, value in whole.weights().items():
         assert_equal_tensors(again.weights()[name], value)

@@ -129,7 +129,7 @@ def test_a_client_trains_as_torchs_class_does_by_hand(tiny: Tiny, name: str) -> 
 
 
 def test_its_state_is_priced_as_it_is_measured(tiny: Tiny, tmp_path: Path) -> None:
-    run = edgefl.run(one_client(tiny, optimizer={"name": "rmsprop", "centered": True}), output=tmp_path / "run")
+    run = edgefl.run(one_client(tiny, optimizer={"name": "rmsprop", "centered": True}), out=tmp_path / "run")
     assert run.clients["memory_error"].dropna().abs().max() == 0
     own = edgefl.profile(one_client(tiny, optimizer={"name": "rmsprop", "centered": True}))["rows"][0]["memory_bytes"]
     # square averages and gradient averages are as large as the parameters, beside a counter of steps each
@@ -140,7 +140,7 @@ def test_its_state_is_priced_as_it_is_measured(tiny: Tiny, tmp_path: Path) -> No
 def test_a_rate_schedule_is_its_formula(tiny: Tiny, tmp_path: Path) -> None:
     given = {"name": "polynomial", "power": 2, "warm_up": 2, "start": 0.5}
     scenario = one_client(tiny, lr=0.4, lr_schedule=given) | {"schedule": {"name": "end-to-end", "rounds": 6}}
-    run = edgefl.run(scenario | {"training": {**scenario["training"], "mode": "none"}}, output=tmp_path / "run")
+    run = edgefl.run(scenario | {"training": {**scenario["training"], "mode": "none"}}, out=tmp_path / "run")
     by_hand = [0.2, 0.3, *(0.4 * (1 - passed / 4) ** 2 for passed in range(4))]
     assert [record["lr"] for record in run.records("rounds")] == pytest.approx(by_hand)
     options = load(run.path / "scenario.yaml").training.lr_schedule

@@ -141,7 +141,7 @@ def test_a_step_after_every_round_trains_as_decay_does(tiny: Tiny, tmp_path: Pat
         schedule = {"name": "end-to-end", "rounds": 3}
         training = {"batch": 8, **rates}
         return edgefl.run(
-            tiny(data=IMAGES, schedule=schedule, training=training, executor=executor), output=tmp_path / name
+            tiny(data=IMAGES, schedule=schedule, training=training, executor=executor), out=tmp_path / name
         )
 
     halved = run("halved", lr_schedule={"name": "step", "every": 1, "factor": 0.5})
@@ -165,7 +165,7 @@ def test_asynchronous_clients_take_the_rate_of_the_round_in_which_they_began(tin
     scenario = tiny(
         schedule={"name": "end-to-end", "rounds": 12}, training=training, round={"policy": "asynchronous", "cohort": 3}
     )
-    run = edgefl.run(scenario, output=tmp_path / "run")
+    run = edgefl.run(scenario, out=tmp_path / "run")
     rates = [1e-3 * (1 + cos(pi * passed / 12)) / 2 for passed in range(12)]
     assert run.rounds["lr"].tolist() == pytest.approx(rates)
     lines = run.records("clients")
@@ -179,5 +179,5 @@ def test_asynchronous_clients_take_the_rate_of_the_round_in_which_they_began(tin
 def test_a_stage_begins_anew_where_asked_to(tiny: Tiny, tmp_path: Path) -> None:
     training = {"mode": "none", "lr": 1.0, "lr_schedule": {"name": "cosine", "restart": "stage"}}
     schedule = {"name": "layerwise", "stages": 2, "rounds": 4}
-    run = edgefl.run(tiny(data=IMAGES, schedule=schedule, training=training), output=tmp_path / "run")
+    run = edgefl.run(tiny(data=IMAGES, schedule=schedule, training=training), out=tmp_path / "run")
     assert run.rounds["lr"].tolist() == pytest.approx([1.0, 0.5, 1.0, 0.5])

@@ -95,7 +95,7 @@ def test_scaffold_divides_by_the_updates_that_there_were(
     data = {"source": "glyphs", "clients": {"image": 1}, "samples": 40, "size": 16, "validation": 20, "test": 20}
     training = {"batch": 8, "precision": "float16", "optimizer": "sgd", "lr": lr}
     scenario = tiny(data=data, training=training, method="scaffold", schedule={"name": "end-to-end", "rounds": 1})
-    run = edgefl.run(scenario | {"round": {"cohort": 1.0}}, output=tmp_path / "run")
+    run = edgefl.run(scenario | {"round": {"cohort": 1.0}}, out=tmp_path / "run")
     (kept,) = run.client_tensors().values()
     setup = compose(load({"edgefl": 1, **scenario}))
     before, after = setup.method.initial(setup.seed).tensors, run.weights()

@@ -91,15 +91,15 @@ def prepare_request(
     scenario: Given,
     axes: Sequence[str],
     overrides: Sequence[str],
-    output: str | os.PathLike[str] | None,
+    out: str | os.PathLike[str] | None,
     jobs: int | None,
     on_progress: OnProgress,
 ) -> ExploreRequest:
     """What is asked for.  Raises as ``explore`` does."""
     if jobs is not None:
         check_jobs(jobs)
-    if output is not None:
-        check_figure(output, REPORT_FORMS)
+    if out is not None:
+        check_figure(out, REPORT_FORMS)
     whole = scenario_of(scenario, overrides)
     given = scenario if isinstance(scenario, str) else os.fspath(scenario) if isinstance(scenario, os.PathLike) else ""
     messages(on_progress)(f"preparing {whole.name}")

@@ -26,7 +26,7 @@ def explore_devices(
     axes: Sequence[str] = (),
     *,
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -37,7 +37,7 @@ def explore_devices(
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
         axes: Fields with the values to choose from, as for ``edgefl.explore``.
         overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        output: The page, a file that ends in .html; by default none is written.
+        out: The page, a file that ends in .html; by default none is written.
         jobs: How many combinations are priced side by side, each in a process; by default one for each core, as far as
             there is memory.
         on_progress: Called with the name of an event and its facts.
@@ -51,7 +51,7 @@ def explore_devices(
         DeviceError: A profile is invalid.
         RunError: The page can't be written, or would be too large.
     """
-    asked = prepare_request(scenario, axes, overrides, output, jobs, on_progress)
+    asked = prepare_request(scenario, axes, overrides, out, jobs, on_progress)
     found = list(asked.outcomes(_check_cell))
     answers = [{} if isinstance(each, str) else each.answers for each in found]
     link = next(each.link for each in found if not isinstance(each, str))
@@ -74,9 +74,9 @@ def explore_devices(
             for head, cell, each in zip(asked.cells(), found, answers, strict=True)
         ],
     )
-    if output is not None:
-        write_page(page_of(result), Path(output), asked.cell_count_text(f"{len(lines):,} rows"))
-        on_progress("done", {"folder": str(output)})
+    if out is not None:
+        write_page(page_of(result), Path(out), asked.cell_count_text(f"{len(lines):,} rows"))
+        on_progress("done", {"folder": str(out)})
     return result
 
 

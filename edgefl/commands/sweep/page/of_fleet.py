@@ -30,7 +30,7 @@ def explore(
     axes: Sequence[str] = (),
     *,
     overrides: Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -45,7 +45,7 @@ def explore(
         axes: Fields with the values to choose from, ``"training.batch=8,16,32"``, beside what the scenario compares; by
             default schedules, batch sizes, and with an adapter ranks and precision, as long as there are few cells.
         overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        output: The page, a file that ends in .html; by default none is written.
+        out: The page, a file that ends in .html; by default none is written.
         jobs: How many combinations are priced side by side, each in a process; by default one for each core, as far as
             there is memory.
         on_progress: Called with the name of an event and its facts.
@@ -58,7 +58,7 @@ def explore(
         ScenarioError: The scenario or a value is invalid, or there are too many combinations; or none can be run.
         RunError: The page can't be written, or would be too large.
     """
-    asked = prepare_request(scenario, axes, overrides, output, jobs, on_progress)
+    asked = prepare_request(scenario, axes, overrides, out, jobs, on_progress)
     columns, works = dict[Place, PackedColumn](), set[str]()
     fleets, spans = list[ExploredFleet](), dict[str, BudgetRange]()
     cells, candidates, needed = list[ExploredCell](), list[PresetCandidate](), list[Needed]()
@@ -90,10 +90,10 @@ def explore(
         columns=dict(sorted(columns.items())),
         predictions=len(works),
     )
-    if output is not None:
+    if out is not None:
         most = max(fleet.clients for fleet in fleets)
-        write_page(page_of(result), Path(output), asked.cell_count_text(f"{most:,} clients"))
-        on_progress("done", {"folder": str(output)})
+        write_page(page_of(result), Path(out), asked.cell_count_text(f"{most:,} clients"))
+        on_progress("done", {"folder": str(out)})
     return result
 
 
