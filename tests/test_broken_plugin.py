@@ -191,16 +191,16 @@ def test_ctrl_c_names_where_a_plug_in_hung(file: str, tmp_path: Path) -> None:
 
 
 def test_methods_lists_the_rest_and_says_which_part_is_broken(call: Call) -> None:
-    code, out, err = call("methods", "--json")
+    code, out, err = call("parts", "--as", "json")
     found = json.loads(out)
     assert code == 0 and err == ""
-    listed = {each["name"] for each in found["methods"]}
+    listed = {each["name"] for each in found["sections"]["method"]}
     assert {"sound", "raises-init", "fedavg"} <= listed
     broken = {(each["part"], each["name"]) for each in found["broken"]}
     unreadable = {"mistyped", "nothing", "number", "absent", "nowhere", "leaves-import", "bad-options"}
     assert broken == {("method", name) for name in unreadable} | {("step", "no-step")}
     assert not listed & unreadable and all("edgefl-broken 1.0" in each["message"] for each in found["broken"])
-    code, out, err = call("methods")
+    code, out, err = call("parts", "method")
     assert code == 0 and "sound" in out and err.count("edgefl: left out: ") == len(broken) == err.count("\n")
 
 

@@ -47,8 +47,9 @@ PYTHON_ONLY = {
 class Command:
     """A command: its function, and how its answers are printed.
 
-    ``answer`` names the class of the answer, ``module:Class``, for its JSON Schema.  ``forms`` names the function, ``module:name``, that prints an answer or returns its text in each form of ``--as``
-    but ``json``, the default first.  ``full`` is the help of ``--full``, which the first form's function then takes.
+    ``answer`` names the class of the answer, ``module:Class``, for its JSON Schema.  ``forms`` names the function,
+    ``module:name``, that prints an answer or returns its text in each form of ``--as`` but ``json``, the default
+    first.  ``full`` is the help of ``--full``, which the first form's function then takes.
     ``interrupted`` says what to do after Ctrl-C, given the folder that is being written, if there is one.
     ``of_answer`` names the function that makes the answer that is printed of what the function returns.
     ``plain``: progress is plain lines, since what a display needs may be broken.
@@ -102,12 +103,12 @@ class Command:
     def show(self, answer: Any, form: str, full: bool) -> int:
         """Print an answer in this form, and what it has for stderr; return its exit code."""
         if self.of_answer:
-            answer = _function(self.of_answer)(answer)
+            answer = imported(self.of_answer)(answer)
         if form == "json":
             print_json(answer)
         else:
             takes = {"full": full} if self.full and form == next(iter(self.forms)) else {}
-            sys.stdout.write(_function(self.forms[form])(answer, **takes) or "")
+            sys.stdout.write(imported(self.forms[form])(answer, **takes) or "")
         for line in getattr(answer, "said", ()) if form != "json" else ():
             say(line)
         return int(getattr(answer, "exit_code", 0))
@@ -261,10 +262,10 @@ def _one_of(what: str, value: Any, words: Sequence[str]) -> Any:
     return value
 
 
-def _function(place: str) -> Callable[..., Any]:
+def imported(place: str) -> Any:
+    """The function or the class that a command names as ``module:name``."""
     module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    return getattr(import_module(module), name)
 
 
 @contextmanager

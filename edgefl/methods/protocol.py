@@ -61,7 +61,7 @@ class Method:
     setting: Setting
     """What the method knows of the scenario."""
     summary: ClassVar[str] = ""
-    """One line for ``edgefl methods``."""
+    """One line for ``edgefl parts``."""
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}

@@ -53,7 +53,7 @@ class Metric:
         """Fields beside its ``name`` in ``evaluation.metrics``."""
 
     summary: ClassVar[str] = ""
-    """One line for ``edgefl metrics``."""
+    """One line for ``edgefl parts``."""
     task: ClassVar[Literal["classify", "retrieve"]] = "classify"
     adds: ClassVar[bool] = False
     """Whether ``add`` gives numbers for each sample; ``value`` gets their sum."""

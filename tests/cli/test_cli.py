@@ -324,17 +324,21 @@ def test_devices(call: Call) -> None:
     assert code == 2 and err.startswith("edgefl: error: --max-watts: '4 parsecs'") and err.count("\n") == 1
 
 
-def test_methods(call: Call) -> None:
-    code, out, _ = call("methods")
-    assert code == 0 and "  fedcola " in out and "  layerwise " in out and len(out.splitlines()) < 80
-    code, out, _ = call("methods", "fedcola")
+def test_parts(call: Call) -> None:
+    code, out, _ = call("parts", "method")
+    assert code == 0 and "  fedcola " in out and len(out.splitlines()) < 80
+    code, out, _ = call("parts", "method", "fedcola")
     assert code == 0 and out.startswith("fedcola: ") and "none | attention | mlp | blocks" in out
     assert "layerwise" not in out
-    code, _, err = call("methods", "layrwise")
-    assert code == 2 and "unknown method or schedule 'layrwise'; did you mean 'layerwise'?" in err
-    found = json.loads(call("methods", "--json")[1])
-    assert {"fedavg", "fedprox", "fedcola"} <= {m["name"] for m in found["methods"]}
-    assert all(one["summary"] for one in found["methods"] + found["schedules"])
+    code, _, err = call("parts", "schedule", "layrwise")
+    assert code == 2 and err == "edgefl: error: unknown schedule 'layrwise'; did you mean 'layerwise'?\n"
+    code, _, err = call("parts", "methods")
+    assert code == 2 and err == "edgefl: error: unknown kind of part 'methods'; did you mean 'method'?\n"
+    code, _, err = call("parts", "--as", "jsn")
+    assert code == 2 and err == "edgefl: error: unknown --as 'jsn'; did you mean 'json'?\n"
+    found = json.loads(call("parts", "--as", "json")[1])["sections"]
+    assert {"fedavg", "fedprox", "fedcola"} <= {m["name"] for m in found["method"]} and len(found) == 22
+    assert all(one["summary"] for section in found.values() for one in section)
 
 
 def test_version_and_help(call: Call) -> None:

@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.parts.command import LISTED, describe_part, parts
+from edgefl.commands.parts.schema_parts import describe_part, kind_names, parts_of
 from edgefl.console import app, main
 from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
@@ -260,38 +260,26 @@ def test_a_scenario_of_own_towers_imports_no_library_of_models(
 
 
 def test_the_kept_lists_are_what_the_parts_say() -> None:
-    listed = parts(LISTED)
-    for section, noun in LISTED.items():
+    kinds = kind_names()
+    listed = parts_of(kinds).sections
+    for kind, noun in kinds.items():
         own = [name for name in registry.names(noun) if registry.origin(noun, name).package == "edgefl"]
         live = [describe_part(noun, name) for name in own]
-        assert [entry for entry in listed[section] if entry["name"] in own] == live, "run python tools/pages.py"
-        assert all(entry["summary"] for entry in live)
+        assert [entry for entry in listed[kind] if entry.name in own] == live, "run python tools/pages.py"
+        assert all(entry.summary for entry in live)
 
 
-@pytest.mark.parametrize(
-    ("command", "sections"),
-    {
-        "methods": ("methods", "schedules"),
-        "models": ("towers", "models"),
-        "data": ("data_sets", "partitions"),
-        "schedules": ("schedules",),
-        "selections": ("selections",),
-        "policies": ("policies",),
-        "aggregations": ("rules", "server_optimizers", "codecs"),
-        "metrics": ("metrics",),
-        "optimizers": ("optimizers", "rate_schedules"),
-    }.items(),
-)
-def test_a_list_has_a_line_for_every_part(command: str, sections: tuple[str, ...]) -> None:
-    code, out, _ = answer(command, "--json")
+def test_a_list_has_a_line_for_every_part() -> None:
+    code, out, _ = answer("parts", "--as", "json")
     found = json.loads(out)
-    assert code == 0 and tuple(found)[: len(sections)] == sections
-    text = answer(command)[1]
-    for section in sections:
-        # parts of plug-ins that tests install are listed too
-        broken = {one["name"] for one in found.get("broken", ())}
-        assert {entry["name"] for entry in found[section]} | broken >= set(registry.names(LISTED[section]))
-        for entry in found[section]:
+    assert code == 0 and tuple(found["sections"]) == tuple(kind_names())
+    text = answer("parts")[1]
+    # parts of plug-ins that tests install are listed too
+    broken = {(one["part"], one["name"]) for one in found.get("broken", ())}
+    for kind, noun in kind_names().items():
+        entries = found["sections"][kind]
+        assert {(noun, entry["name"]) for entry in entries} | broken >= {(noun, name) for name in registry.names(noun)}
+        for entry in entries:
             assert entry["summary"].split()[0] in text and entry["name"] in text
 
 

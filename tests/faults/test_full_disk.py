@@ -288,7 +288,7 @@ def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess
     [
         ["--version"],
         ["compare", "{run}", "--json"],
-        pytest.param(["methods", "--json"], marks=pytest.mark.slow),
+        pytest.param(["parts", "--as", "json"], marks=pytest.mark.slow),
         pytest.param(["compare", "{run}"], marks=pytest.mark.slow),
         pytest.param(["export", "{run}", "--to", "csv", "-o", "out"], marks=pytest.mark.slow),
         pytest.param(["profile", "quickstart", "--json"], marks=pytest.mark.slow),

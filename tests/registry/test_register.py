@@ -12,7 +12,7 @@ from pydantic import Field
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.parts.command import parts
+from edgefl.commands.parts.schema_parts import parts_of
 from edgefl.errors import PluginError, ScenarioError, UnknownName
 from edgefl.methods import Method
 from edgefl.registry.registered import PARTS
@@ -84,7 +84,7 @@ def test_a_registered_method_goes_its_share_of_the_way(small: Tiny, tmp_path: Pa
 
 def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small: Tiny) -> None:
     edgefl.register("method", "damped")(Damped)
-    entry = next(each for each in parts(["methods"])["methods"] if each["name"] == "damped")
+    entry = next(each for each in parts_of(["method"]).sections["method"] if each.name == "damped")
     assert entry["summary"] == "FedAvg that goes a share of the way"
     assert [option["name"] for option in entry["options"]] == ["rate", "personal"]
     assert "method.damped" in json_schema()["$defs"]

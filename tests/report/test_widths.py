@@ -24,9 +24,9 @@ from rich.console import Console
 from edgefl import registry
 from edgefl.commands.devices.table import print_devices
 from edgefl.commands.fit.table import print_fit
-from edgefl.commands.parts.command import parts
+from edgefl.commands.parts.schema_parts import kind_names, only, parts_of
+from edgefl.commands.parts.table import print_parts
 from edgefl.commands.profile.table import print_profile
-from edgefl.commands.run.table import print_options, print_parts
 from edgefl.commands.sweep.answer import RefusedCell, Sweep
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.devices.browsing import browse, describe
@@ -73,8 +73,8 @@ LIVE: dict[str, tuple[Show, Callable[[], Any]]] = {
     "devices": (print_devices, browse),
     "device": (print_devices, lambda: describe("raspberry-pi-4-4gb")),
     "link": (print_devices, lambda: describe("lte")),
-    "methods": (print_options, lambda: parts(("methods", "schedules"))),
-    "parts": (print_parts, lambda: parts(("towers", "models", "data_sets", "partitions", "selections", "policies"))),
+    "method": (print_parts, lambda: only(parts_of(["method"]), "method", "fedcola")),
+    "parts": (print_parts, lambda: parts_of(kind_names())),
 }
 
 
@@ -102,14 +102,9 @@ def test_names_are_whole(width: int) -> None:
     devices = browse()
     words = set(text(print_devices, devices, width).split())
     assert {entry["name"] for section in ("devices", "links", "fleets") for entry in devices[section]} <= words
-    methods = parts(("methods", "schedules"))
-    words = set(text(print_options, methods, width).split())
-    assert {
-        option.name
-        for section in (methods.methods, methods.schedules)
-        for one in section or ()
-        for option in one.options or ()
-    } <= words
+    for part in parts_of(["method"]).sections["method"]:
+        words = set(text(print_parts, only(parts_of(["method"]), "method", part.name), width).split())
+        assert {option.name for option in part.options or ()} <= words
     sweep = text(print_sweep, refused(), width)
     for row in refused().rows:
         assert all(word in sweep for piece in row.label.split(",") for word in piece.split("="))

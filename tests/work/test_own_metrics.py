@@ -177,9 +177,9 @@ def test_what_is_no_metric_is_refused(tiny: Tiny) -> None:
 
 
 def test_the_list_and_the_schema_have_them() -> None:
-    from edgefl.commands.parts.command import parts
+    from edgefl.commands.parts.schema_parts import parts_of
 
-    listed = {entry["name"]: entry for entry in parts(["metrics"])["metrics"]}
+    listed = {entry["name"]: entry for entry in parts_of(["metric"]).sections["metric"]}
     assert {"classes", "top5", "soft", "kappa"} <= set(listed)
     assert listed["kappa"]["summary"] == "Cohen's kappa"
     assert [option["name"] for option in listed["fbeta"]["options"]] == ["beta"]

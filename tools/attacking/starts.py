@@ -198,8 +198,8 @@ class Bench:
         """Names of all methods, as the command lists them."""
         with self._making:
             if not self._methods:
-                printed = self.start(self.home / "whole" / "methods", ["methods", "--json"]).wait().stdout
-                self._methods += [each["name"] for each in json.loads(printed)["methods"]]
+                printed = self.start(self.home / "whole" / "methods", ["parts", "method", "--as", "json"]).wait().stdout
+                self._methods += [each["name"] for each in json.loads(printed)["sections"]["method"]]
             return self._methods
 
     def uninterrupted(self, folder: Path, subject: Subject) -> Reference:

@@ -1,4 +1,4 @@
-"""The blocks of the page ``json.md``: the fields of the commands' answers, from the classes in ``edgefl.records``."""
+"""The blocks of the page ``json.md``: the fields of the commands' answers, from the classes that their ``@command`` names."""
 
 from __future__ import annotations
 
@@ -7,53 +7,19 @@ from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from edgefl.commands.analyse.answer import Analysis
-from edgefl.commands.bench.answer import BenchAnswer
-from edgefl.commands.compare.answer import ComparedRuns
-from edgefl.commands.explain.answer import Explanation, Exported, TraceAnswer
-from edgefl.commands.fit.answer import Fit
-from edgefl.commands.parts.answer import ListedParts
-from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Profile
 from edgefl.commands.run.verified import Verified
-from edgefl.commands.sweep.answer import CellHead, Sweep
-from edgefl.commands.tune.answer import Tuning
-from edgefl.commands.validate.answer import ValidScenario
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
-from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
-from edgefl.records.papers import PaperPages, Papers
-from edgefl.records.published import PublishedAgreement
+from edgefl.commands.sweep.answer import CellHead
+from edgefl.console import load_commands
+from edgefl.console.derived import COMMANDS, imported
 from edgefl.records.record import FieldRow, Keys, Record, fields_of, meanings, types_of
-from edgefl.records.summary import Summary
 from tools.pages.markdown import prose, table
 
+load_commands()
 ANSWERS: dict[str, type[Record]] = {
-    "profile": Profile,
-    "profile --clients": FleetClients,
-    "profile --compare": ComparedProfiles,
-    "cost-diff": CostDifference,
-    "devices check": DeviceCheck,
-    "devices list": Library,
-    "devices validate": PublishedAgreement,
-    "calibrate": Calibration,
-    "methods": ListedParts,
-    "compare": ComparedRuns,
-    "sweep": Sweep,
-    "explore": Explored,
-    "explore --devices": ExploredDevices,
-    "fit": Fit,
-    "tune": Tuning,
-    "bench": BenchAnswer,
-    "analyse": Analysis,
-    "validate": ValidScenario,
-    "run": Summary,
-    "verify": Verified,
-    "explain": Explanation,
-    "trace": TraceAnswer,
-    "export": Exported,
-    "papers": Papers,
-    "papers list": PaperPages,
+    **{words: imported(command.answer) for words, command in COMMANDS.items()},
+    "run --verify": Verified,
 }
-"""What a command prints with ``--json``, by the block that tells it."""
+"""What a command prints with ``--as json``, by the block that tells it."""
 
 INLINE = 7
 """A record with up to this many fields stands in the table of the only record that has it."""

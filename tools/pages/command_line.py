@@ -7,28 +7,29 @@ from typing import Any
 
 import typer
 
-from edgefl.console import app
+from edgefl.console import load_commands
+from edgefl.console.app import GROUPS
 from tools.pages.markdown import code, listed, page, sentence, table
 
 
 def command_line_page() -> str:
-    """The page of every command with its arguments and options."""
-    root: Any = typer.main.get_command(app)
+    """The page of every command with its arguments and options, by group."""
+    root: Any = typer.main.get_command(load_commands())
     parts = [
-        "Results go to stdout, progress and messages to stderr. `--json` prints plain data instead of tables "
-        "([JSON output](json.md)). The exit codes stand with the [errors](errors.md#exit-codes). "
-        "`python -m edgefl` is the same program.",
-        table(
-            ("Command", "What it does"),
-            [(f"[`edgefl {name}`](#edgefl-{name})", sentence(command.help)) for name, command in root.commands.items()],
-        ),
+        "Results go to stdout, progress and messages to stderr. `--as json` prints plain data instead of tables "
+        "([JSON output](json.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The exit codes "
+        "stand with the [errors](errors.md#exit-codes). `python -m edgefl` is the same program.",
         "`edgefl --version` prints the versions of edgefl, torch and the formats. "
         "`edgefl --traceback COMMAND` prints the traceback of an error, "
         "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts. `edgefl --install-completion` "
         "installs completion for the shell, `edgefl --show-completion` prints its script.",
     ]
-    for name, command in root.commands.items():
-        parts += _command(f"edgefl {name}", command)
+    for group, words in GROUPS.items():
+        commands = {word: root.commands[word] for word in words}
+        rows = [(f"[`edgefl {word}`](#edgefl-{word})", sentence(each.help)) for word, each in commands.items()]
+        parts += [f"## {group}", table(("Command", "What it does"), rows)]
+        for word, each in commands.items():
+            parts += _command(f"edgefl {word}", each)
     parts += ["## Environment variables", table(("Variable", "Meaning"), ENVIRONMENT)]
     return page("Command line", parts)
 
@@ -42,7 +43,7 @@ ENVIRONMENT = [
 
 
 def _command(words: str, command: Any) -> Iterator[str]:
-    yield f"## {words}" if words.count(" ") == 1 else f"### {words}"
+    yield f"##{'#' * words.count(' ')} {words}"
     yield sentence(command.help) + "."
     if subcommands := getattr(command, "commands", None):
         yield (

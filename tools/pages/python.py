@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import edgefl
+from edgefl.console import load_commands
+from edgefl.console.derived import COMMANDS
 from tools.pages.markdown import first_paragraph, page, table
 
 PROGRESS = [
@@ -28,26 +30,9 @@ PROGRESS = [
 
 def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
-    names = [
-        *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
-        *(
-            "profile_clients",
-            "check_devices",
-            "sweep",
-            "explore",
-            "explore_devices",
-            "fit",
-            "tune",
-            "bench",
-            "analyse",
-            "papers",
-            "calibrate",
-            "emulate",
-        ),
-        *("validate", "check", "read_run", "Run"),
-    ]
-    if set(names) != set(edgefl.__all__):
-        raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")
+    load_commands()
+    commands = [name for name in COMMANDS if name in edgefl.__all__]
+    names = [*commands, *(name for name in edgefl.__all__ if name not in commands)]
     rows = [(f"`edgefl.{name}`", first_paragraph(getattr(edgefl, name).__doc__)) for name in names]
     return page(
         "Python",

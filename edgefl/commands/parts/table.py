@@ -18,7 +18,7 @@ def print_parts(result: Parts, console: Console | None = None) -> None:
         case [[part]]:
             _print_options(console, part)
             return
-    for kind, parts in result.sections.items():
+    for kind, parts in ((kind, parts) for kind, parts in result.sections.items() if parts):
         _print_section(console, kind, parts)
     console.print(Text("Their options: edgefl parts KIND NAME, --as json, and edgefl validate --schema for editors."))
 

@@ -32,7 +32,7 @@ class GateArgs(TypedDict):
 
 
 class Gate:
-    """FedCola's complementary local training (eq. of the gated layer); ``args.layers`` names linear layers.
+    """FedCola's complementary local training by gated layers; ``args.layers`` names linear layers.
 
     Each layer gets ``<layer>.partner``, as received, and ``<layer>.gate``, shape [1], which starts at 0.  Folding
     sets ``W <- W + g A``, which is exact because the layer is linear.  ``args.pieces``, if given, names for some layers

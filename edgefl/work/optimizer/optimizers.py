@@ -25,7 +25,7 @@ class Optimizer:
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     summary: ClassVar[str] = ""
-    """One line for ``edgefl optimizers``."""
+    """One line for ``edgefl parts``."""
     reads: ClassVar[tuple[str, ...]] = ("weight_decay",)
     """Fields of ``training`` that it reads beside the rate: numbers that may change with the round."""
     parameterwise: ClassVar[bool] = False

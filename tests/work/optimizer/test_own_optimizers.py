@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, registry, seeds
-from edgefl.commands.parts.command import parts
+from edgefl.commands.parts.schema_parts import parts_of
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.part_fields import build_part
 from edgefl.registry.registered import PARTS
@@ -179,8 +179,8 @@ def test_what_is_wrong_is_told(tiny: Tiny) -> None:
 
 
 def test_lists_and_schema_have_them() -> None:
-    listed = parts(["optimizers", "rate_schedules"])
-    by_name = {entry["name"]: entry for section in ("optimizers", "rate_schedules") for entry in listed[section]}
+    listed = parts_of(["optimizer", "rate-schedule"]).sections
+    by_name = {entry["name"]: entry for section in listed.values() for entry in section}
     assert {"adamw", "adam", "sgd", "mezo", "rmsprop", "constant", "step", "cosine", "polynomial"} <= set(by_name)
     assert {"alpha", "eps", "momentum", "centered"} == {option["name"] for option in by_name["rmsprop"]["options"]}
     fields = json_schema()["$defs"]["training"]["properties"]
