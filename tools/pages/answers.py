@@ -1,4 +1,4 @@
-"""The blocks of the page ``json.md``: the fields of the commands' answers, from the classes that their ``@command`` names."""
+"""The blocks of the page ``json.md``: the fields of commands' answers, from the classes that ``@command`` names."""
 
 from __future__ import annotations
 

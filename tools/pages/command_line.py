@@ -17,8 +17,8 @@ def command_line_page() -> str:
     root: Any = typer.main.get_command(load_commands())
     parts = [
         "Results go to stdout, progress and messages to stderr. `--as json` prints plain data instead of tables "
-        "([JSON output](json.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The exit codes "
-        "stand with the [errors](errors.md#exit-codes). `python -m edgefl` is the same program.",
+        "([JSON output](json.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The "
+        "exit codes stand with the [errors](errors.md#exit-codes). `python -m edgefl` is the same program.",
         "`edgefl --version` prints the versions of edgefl, torch and the formats. "
         "`edgefl --traceback COMMAND` prints the traceback of an error, "
         "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts. `edgefl --install-completion` "
