@@ -364,7 +364,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
     code = (
         "import sys, edgefl.console\n"
         "try: edgefl.console.main(['run', '--resume', sys.argv[1]])\n"
-        "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.commands'} & set(sys.modules)))"
+        "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
     assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")
