@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from edgefl.commands.fit.answer import Fit, FitCandidate
 from edgefl.commands.profile.answer import Profile
 from edgefl.commands.profile.chart import stages_chart
-from edgefl.commands.sweep.answer import RefusedCell, Sweep
+from edgefl.commands.sweep.answer import Sweep
 from edgefl.drawing.figures import draw_figure
 from edgefl.html import picture, table
 from edgefl.units import show_bytes, show_seconds
@@ -47,7 +45,7 @@ def sweep_page(sweep: Sweep) -> str:
     """A sweep: a table with a row for each cell."""
     rows = [
         {"cell": row.label, "eligible": row.refused}
-        if isinstance(row, RefusedCell)
+        if row.refused
         else {
             "cell": row.label,
             "eligible": f"{100 * row.eligible_share:.0f} %",
@@ -87,12 +85,3 @@ def fit_page(fit: Fit) -> str:
 
 def _words(answer: FitCandidate) -> str:
     return ", ".join(change.what for change in answer.changes) or "no change"
-
-
-PAGES: dict[type, Callable[[Any], str]] = {Profile: profile_page, Sweep: sweep_page, Fit: fit_page}
-
-
-def html(answer: object) -> str | None:
-    """An answer as HTML; None for one that has no page."""
-    page = PAGES.get(type(answer))
-    return None if page is None else page(answer)

@@ -5,59 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.commands.profile.answer import AtStage, OfKind, Refused
+from edgefl.records.answer import AtHardest, BudgetedRound, OfKind, Refused, RoundVerdict, Turns
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
-
-
-class AtHardest(AtStage):
-    """What is done at the hardest stage: the one that leaves the smallest share of a budget."""
-
-    batch: Samples | None
-    """Batch size of the first training pass"""
-    peak_memory_bytes: int
-    """Peak memory of the round"""
-    flops: int
-    """Computation of the round, forward and backward"""
-    download_bytes: int
-    """Tensor bytes received"""
-    upload_bytes: int
-    """Tensor bytes sent"""
-
-
-class Eligible(Record):
-    """Whether clients may take part."""
-
-    eligible: bool
-    """Whether the round fits all budgets"""
-    binding: str | None
-    """The budget with the smallest share left: memory, flops, bytes, seconds, joules, or another that the scenario
-    states; `null` without budgets"""
-    reason: str
-    """The verdict as a sentence"""
-
-
-class RoundVerdict(Eligible):
-    """The verdict on a round that was priced."""
-
-    virtual_seconds: float
-    """The round: download, computation, upload"""
-    energy_joules: float
-    """Energy of the round"""
-    memory_limit: str | None
-    """Whose word the memory budget is: `owner`, `device`, or `null`"""
-    margin: float | None
-    """What is left of the binding budget, in its unit; below 0 what it lacks"""
-    budget: float | None
-    """The binding budget, in its unit"""
-
-
-class Turns(Record):
-    """In how many stages clients may take part."""
-
-    stages: int
-    """Stages that there are for the client (turns, where a schedule offers other parts in turn)"""
-    eligible_stages: int
-    """Those in which it is eligible"""
 
 
 class Numbered(Record):
@@ -78,22 +27,19 @@ class FleetClient(OfKind, Numbered):
     """Its link"""
 
 
-class LeftOutClient(Turns, Eligible, FleetClient):
-    """A client that the method leaves out, which costs nothing."""
+class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient, maybe=(AtHardest, BudgetedRound)):
+    """Costs of a client that holds all frozen parameters, without jitter; one that the method leaves out has none."""
 
-
-class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient):
-    """Costs of a client that holds all frozen parameters, without jitter.
-
-    A client that the method leaves out has none: its fields end with `eligible`, `binding`, `reason`, `stages` and
-    `eligible_stages`.
-    """
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the method leaves the client out, which then costs nothing."""
+        return self.binding is None and not self.eligible
 
 
 class ClientRows(Record):
     """The clients of one scenario or combination."""
 
-    rows: Sequence[ClientRow | LeftOutClient]
+    rows: Sequence[ClientRow]
     """A client"""
 
 

@@ -110,12 +110,18 @@ def to_data(record: object) -> Any:
 class Record:
     """Base of all that is written to a run's folder and of all answers of commands.
 
-    A subclass is a frozen dataclass with keyword arguments only; it may inherit the fields of several.
+    A subclass is a frozen dataclass with keyword arguments only; it may inherit the fields of several.  Those of the
+    classes in ``maybe`` are UNSET in some of its records, all of them together: a reader asks for which before it
+    reads them, so that a type checker sees their own types.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, maybe: Sequence[type[Record]] = ()) -> None:
+        absent = {name: hint | UnsetType for group in maybe for name, hint in types_of(group).items()}
+        cls.__annotations__ = {**cls.__annotations__, **absent}
+        for name in absent:
+            setattr(cls, name, UNSET)
         dataclass(frozen=True, kw_only=True)(cls)
 
     def to_data(self) -> dict[str, Any]:
@@ -136,7 +142,7 @@ class Record:
             return name in self.__dataclass_fields__ and getattr(self, str(name)) is not UNSET
 
 
-def types_of(cls: type[Record]) -> Mapping[str, object]:
+def types_of(cls: type[Record]) -> Mapping[str, Any]:
     """The type of each field, with its annotations, ``{name: type}``."""
     if cls not in _TYPES:
         hints = get_type_hints(cls, include_extras=True)
@@ -144,7 +150,7 @@ def types_of(cls: type[Record]) -> Mapping[str, object]:
     return _TYPES[cls]
 
 
-_TYPES: dict[type, Mapping[str, object]] = {}
+_TYPES: dict[type, Mapping[str, Any]] = {}
 
 
 def copy_fields(group: type[Record], source: object) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     A disk that is full where no file of the answer is written, such as that of temporary files, is a RunError.
 
-    It takes ``progress=True`` for a bar.  A notebook shows some answers as tables (``edgefl.commands.notebook``).
+    It takes ``progress=True`` for a bar.
     """
 
     @wraps(command)
@@ -38,21 +38,9 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
             stack.enter_context(full_disk_named())
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
-            answer = command(*args, **kwargs)
-        from edgefl.commands.profile.answer import Answer as ShownAnswer
-
-        if isinstance(answer, ShownAnswer):
-            ShownAnswer.html = staticmethod(_html)  # type: ignore[method-assign]
-        return answer
+            return command(*args, **kwargs)
 
     return public
-
-
-def _html(answer: object) -> str | None:
-    """An answer as a notebook shows it; what draws its figures is imported when one does."""
-    from edgefl.commands.notebook import html
-
-    return html(answer)
 
 
 def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:

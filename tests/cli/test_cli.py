@@ -363,8 +363,9 @@ def test_help_waits_for_nothing_heavy() -> None:
 def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: Any) -> None:
     code = (
         "import sys, edgefl.console\n"
+        "rooms = {'edgefl.data', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'}\n"
         "try: edgefl.console.main(['run', '--resume', sys.argv[1]])\n"
-        "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'} & set(sys.modules)))"
+        "finally: print(sorted(rooms & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
     assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import pkgutil
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from records_of_tests import TRIP, Cost, Shown, Step, Trip
 
 import edgefl.records
+from edgefl.errors import RunError
 from edgefl.records.clients import FlightRecord
-from edgefl.records.reading import schema
+from edgefl.records.reading import decode, schema
 from edgefl.records.record import UNSET, FieldRow, Maybe, Record, fields_of, part_of
 from edgefl.records.rounds import Round
 
@@ -111,3 +113,21 @@ def test_the_schema_says_what_the_class_says() -> None:
     assert found["$defs"]["Step"]["properties"]["seconds"]["description"] == "Its time"
     assert set(found["$defs"]["Trip"]["required"]) == {f.name for f in dataclasses.fields(Trip)} - {"part", "best"}
     assert issubclass(Trip, Cost)
+
+
+def test_some_records_lack_all_fields_of_a_class() -> None:
+    import jsonschema
+
+    class Flown(Step, Shown, maybe=(Step,)):
+        """A client, with its step if it flew."""
+
+    flew, stayed = Flown(client=1, name="a", seconds=2.0), Flown(**vars(Shown(client=2)))
+    assert stayed.seconds is UNSET and stayed.to_data() == {"client": 2}
+    assert flew.to_data() == {"client": 1, "name": "a", "seconds": 2.0}
+    for each in (flew, stayed):
+        assert decode(Flown, json.dumps(each.to_data()).encode(), "it") == each
+        jsonschema.validate(each.to_data(), schema(Flown))
+    with pytest.raises(RunError, match="field 'seconds': expected `float`, got `str`"):
+        decode(Flown, b'{"client": 1, "name": "a", "seconds": "2"}', "it")
+    assert {row.name: row.always for row in fields_of(Flown)}["seconds"] is False
+    assert {row.name: row.always for row in fields_of(Step)}["seconds"] is True

@@ -12,7 +12,6 @@ import pytest
 
 import edgefl
 from edgefl.commands.fit.answer import ScenarioChange
-from edgefl.commands.notebook import html
 from edgefl.console.display import make_bar
 from edgefl.runs import Run
 from edgefl.units import show_bytes
@@ -26,7 +25,7 @@ def cells(page: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", ["profile", "profile-creamfl", "profile-depthfl"])
 def test_a_profile_has_a_row_for_each_of_its_rows(name: str) -> None:
     profile = recorded_profile(name)
-    page = str(html(profile))
+    page = profile._repr_html_()
     rows = [row for part in profile.parts.values() for row in part.rows]
     found = [row for row in cells(page) if row]
     assert [row[1] for row in found] == [row.kind for row in rows]
@@ -37,19 +36,19 @@ def test_a_profile_has_a_row_for_each_of_its_rows(name: str) -> None:
 @pytest.mark.parametrize("name", ["sweep", "sweep-sensitivity"])
 def test_a_sweep_has_a_row_for_each_cell(name: str) -> None:
     sweep = recorded_sweep(name)
-    found = [row for row in cells(str(html(sweep))) if row]
+    found = [row for row in cells(sweep._repr_html_()) if row]
     assert [row[0] for row in found] == [row.label for row in sweep.rows]
     assert [row[1] for row in found] == [f"{100 * row.eligible_share:.0f} %" for row in sweep.costed_cells]
 
 
 def test_a_fit_has_a_row_for_each_answer() -> None:
     fit = recorded_fit()
-    found = [row for row in cells(str(html(fit))) if row]
+    found = [row for row in cells(fit._repr_html_()) if row]
     assert len(found) == sum(1 + len(kind.solutions) + bool(kind.nearest) for kind in fit.kinds.values())
     assert found[0][0] == "as it stands"
     (name, kind), *_ = fit.kinds.items()
     changed = replace(kind.as_it_stands, changes=[ScenarioChange(what="batch 4", changes="computation")])
-    page = str(html(replace(fit, kinds={name: replace(kind, solutions=[changed])})))
+    page = replace(fit, kinds={name: replace(kind, solutions=[changed])})._repr_html_()
     assert [row[0] for row in cells(page) if row] == ["as it stands", "batch 4"]
 
 

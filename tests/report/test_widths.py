@@ -27,7 +27,7 @@ from edgefl.commands.fit.table import print_fit
 from edgefl.commands.parts.schema_parts import kind_names, only, parts_of
 from edgefl.commands.parts.table import print_parts
 from edgefl.commands.profile.table import print_profile
-from edgefl.commands.sweep.answer import RefusedCell, Sweep
+from edgefl.commands.sweep.answer import CellRow, Sweep
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.devices.browsing import browse, describe
 from edgefl.drawing.text_tables import new_table, print_table, screen
@@ -54,7 +54,7 @@ def refused() -> Sweep:
     result = recorded_sweep()
     first, *others, last = result.rows
     reason = "schedule.stages: 9 stages are more than the 2 blocks of the image tower"
-    cell = RefusedCell(label=last.label, sets={}, method=last.method, schedule=last.schedule, refused=reason)
+    cell = CellRow(label=last.label, sets={}, method=last.method, schedule=last.schedule, refused=reason)
     long = replace(cell, label="schedule=heterofl,devices=raspberry-pi-3b-plus,memory=16MiB")
     return replace(result, rows=[first, *others, cell, long])
 

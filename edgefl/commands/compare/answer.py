@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.commands.profile.answer import Answer
+from edgefl.records.answer import Answer
 from edgefl.records.record import Keys, Record
 from edgefl.records.summary import SeedFigure
 

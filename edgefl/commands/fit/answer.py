@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.commands.profile.answer import AtStage, OfScenario, RuntimeRange
+from edgefl.records.answer import AtStage, OfScenario, RuntimeRange
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples
 
 
@@ -153,3 +153,8 @@ class Fit(OfScenario):
     def fits(self) -> bool:
         """Whether every kind that takes part in any round fits, as it stands or after a change."""
         return all(kind.fits or kind.solutions for kind in self.kinds.values() if kind.rounds)
+
+    def _repr_html_(self) -> str:
+        from edgefl.commands.notebook import fit_page
+
+        return fit_page(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.devices import BrokenPart
 from edgefl.records.record import UNSET, Keys, Maybe, Record
 
@@ -33,7 +34,7 @@ class ListedPart(Record):
     """Its options; absent if it can have none"""
 
 
-class Parts(Record):
+class Parts(Answer):
     """The parts of each kind that was asked for."""
 
     sections: Annotated[Mapping[str, Sequence[ListedPart]], Keys("KIND")]

@@ -5,69 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import OfKind, OfScenario, OfStage, Refused, RuntimeRange
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
 ByClass = Annotated[Mapping[str, float], Keys("CLASS"), Unit("s")]
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
-Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 
 
 # --- what several rows have ------------------------------------------------------------------------------------------
-
-
-class Answer(Record):
-    """What a command answers.  A notebook shows some as tables."""
-
-    @staticmethod
-    def html(answer: object) -> str | None:
-        """The HTML of an answer, None for one that is shown as text; the commands put ``report``'s here."""
-        return None
-
-    def _repr_html_(self) -> str | None:
-        return type(self).html(self)
-
-
-class OfScenario(Answer):
-    """The scenario that was asked about."""
-
-    scenario: str
-    """Name of the scenario"""
-    at_most: Sequence[str] | Maybe = UNSET
-    """Schedules that may end their stages early, so that rounds and totals are at most those given; absent if there
-    are none"""
-
-
-class OfKind(Record):
-    """Whose costs a row has."""
-
-    kind: str
-    """Kind of client"""
-    variant: str | Maybe = UNSET
-    """Variant of these clients; only where the kind's variants cost different things"""
-
-    @property
-    def whose(self) -> str:
-        """The kind, with the variant if it has a row of its own: ``image, slow``."""
-        return self.kind if self.variant is UNSET else f"{self.kind}, {self.variant}"
-
-
-class AtStage(Record):
-    """The stage of a row, and the part of the model."""
-
-    stage: int
-    """Stage of the schedule, from 1"""
-    part: str | Maybe = UNSET
-    """Name of the part; only where a schedule offers several"""
-
-    @property
-    def stage_and_part(self) -> str:
-        """The stage, with the part if the schedule offers several: ``3, stages 1-2``."""
-        return str(self.stage) if self.part is UNSET else f"{self.stage}, {self.part}"
-
-
-class OfStage(AtStage, OfKind):
-    """A row by stage and kind."""
 
 
 class StretchRecord(Record):
@@ -102,21 +48,6 @@ class Process(Peaks):
     """The least that a GPU's allocator must be able to reserve for live tensors, in whole segments; absent on a CPU"""
     process_memory_bytes: int
     """Overhead and the peak, or what a GPU's allocator reserves if that is more"""
-
-
-class RuntimeRange(Record):
-    """What a runtime's overhead rests on."""
-
-    name: str
-    """`pytorch`, or the runtime of `fleet.runtime`"""
-    low_bytes: int
-    """The least that it is believed to take"""
-    high_bytes: int
-    """The most"""
-    confidence: str
-    """`measured`, `datasheet` or `estimated`"""
-    source: str
-    """Title of the document or page that has the figure"""
 
 
 class FlopsColumns(Record):
@@ -465,6 +396,11 @@ class Profile(Tables, OfScenario):
     def parts(self) -> Mapping[str, Tables]:
         """The lists of each combination by its label, or by the scenario's name those of a scenario that has none."""
         return self.combinations or {self.scenario: self}
+
+    def _repr_html_(self) -> str:
+        from edgefl.commands.notebook import profile_page
+
+        return profile_page(self)
 
 
 # --- profile --compare and cost-diff ---------------------------------------------------------------------------------

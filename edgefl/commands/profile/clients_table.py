@@ -12,9 +12,8 @@ from edgefl import units
 from edgefl.commands.profile.table import print_refused
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import NOTHING, format_counts, new_table, print_table, screen
-from edgefl.records.devices import ClientRow, FleetClients, LeftOutClient, RoundVerdict
-
-Row = ClientRow | LeftOutClient
+from edgefl.records.answer import RoundVerdict
+from edgefl.records.devices import ClientRow, FleetClients
 
 MOST_CLIENTS = 40
 """Clients that are listed without ``full``: a screen of them."""
@@ -40,11 +39,11 @@ def print_clients(result: FleetClients, console: Console | None = None, *, full:
 def _device_note(result: FleetClients) -> str:
     parts = [result, *(result.combinations or {}).values()]
     rows = (row for part in parts for row in part.rows)
-    of_device = any(isinstance(row, ClientRow) and row.memory_limit == "device" for row in rows)
+    of_device = any(row.memory_limit == "device" for row in rows)
     return "; device: the memory that the device has" if of_device else ""
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[ClientRow]) -> str:
     """How many clients are eligible at their hardest stage, and what refuses the others."""
     if not rows:
         return "no such client"
@@ -54,12 +53,11 @@ def _summary(rows: Sequence[Row]) -> str:
     return f"{eligible:,} of {len(rows):,} clients are eligible at their hardest stage{by}"
 
 
-def _print_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
+def _print_kind(console: Console, kind: str, rows: Sequence[ClientRow]) -> None:
     """Print a kind's clients; what all of them have in common stands in the title."""
-    there = [row for row in rows if isinstance(row, ClientRow)]
 
     def cells_of(show: Callable[[ClientRow], str]) -> list[str]:
-        return [show(row) if isinstance(row, ClientRow) else NOTHING for row in rows]
+        return [NOTHING if row.is_left_out else show(row) for row in rows]
 
     cells: dict[str, list[str]] = {
         "client": [str(row.client) for row in rows],
@@ -71,9 +69,10 @@ def _print_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
         "FLOP": cells_of(lambda row: units.show_flops(row.flops).removesuffix("FLOP")),
         "bytes": cells_of(lambda row: units.show_bytes(row.download_bytes + row.upload_bytes)),
         "time": cells_of(lambda row: units.show_seconds(row.virtual_seconds)),
-        "verdict": [verdict(row) if isinstance(row, ClientRow) else "left out" for row in rows],
+        "verdict": [verdict(row) for row in rows],
     }
-    common = [name for name in ("stage", "batch", "link") if len(set(cells[name])) == 1 and there]
+    all_out = all(row.is_left_out for row in rows)
+    common = [name for name in ("stage", "batch", "link") if len(set(cells[name])) == 1 and not all_out]
     words = ", ".join(f"{name} {cells[name][0]}" for name in common)
     names = [name for name in cells if name not in common]
     table = new_table(*names, left=[names.index(name) for name in ("device", "link", "verdict") if name in names])

@@ -21,7 +21,6 @@ from edgefl.commands.profile.answer import (
     Peaks,
     Profile,
     ProfileRow,
-    RuntimeRange,
     Tables,
     TrafficColumns,
 )
@@ -47,6 +46,7 @@ from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
+from edgefl.records.answer import RuntimeRange
 from edgefl.records.record import UNSET, Maybe, copy_fields
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario

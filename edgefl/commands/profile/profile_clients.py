@@ -11,17 +11,8 @@ from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import Demand
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works, workload_of
-from edgefl.records.devices import (
-    AtHardest,
-    ClientRow,
-    ClientRows,
-    Eligible,
-    FleetClient,
-    FleetClients,
-    LeftOutClient,
-    RoundVerdict,
-    Turns,
-)
+from edgefl.records.answer import AtHardest, Eligible, RoundVerdict, Turns
+from edgefl.records.devices import ClientRow, ClientRows, FleetClient, FleetClients
 from edgefl.records.record import UNSET
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.setup.compose import Given, compose, predictor_of, scenario_of
@@ -79,7 +70,7 @@ def profile_clients(
     )
 
 
-def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[ClientRow | LeftOutClient]:
+def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[ClientRow]:
     """The row of each client of the kind, in the order of their numbers."""
     setup = workload.setup
     fleet, everyone = setup.fleet, len(setup.clients.client_kind)
@@ -95,7 +86,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[Clien
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
     costs = {work: at_hardest(setup, workload.demands[work], trained[work])
              for work in np.unique(found.work).tolist() if work != LEFT_OUT}  # fmt: skip
-    rows: list[ClientRow | LeftOutClient] = []
+    rows: list[ClientRow] = []
     for index, client in enumerate(clients.tolist()):
         work = int(found.work[index])
         who = FleetClient(
@@ -109,7 +100,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[Clien
         turns = Turns(stages=int(found.turns[index]), eligible_stages=int(found.able[index]))
         if work == LEFT_OUT:
             out = Eligible(eligible=False, binding=None, reason="the method leaves this kind out")
-            rows.append(LeftOutClient(**vars(who), **vars(turns), **vars(out)))
+            rows.append(ClientRow(**vars(who), **vars(turns), **vars(out)))
         else:
             verdict = round_verdict(found.verdicts[index])
             rows.append(ClientRow(**vars(who), **vars(costs[work]), **vars(verdict), **vars(turns)))

@@ -13,11 +13,9 @@ from edgefl.commands.profile.answer import (
     ByPart,
     ClientEvaluationRow,
     ComparedProfiles,
-    OfStage,
     PeakMoment,
     Profile,
     ProfileRow,
-    RuntimeRange,
     ServerRow,
     Tables,
     TotalsRow,
@@ -36,6 +34,7 @@ from edgefl.drawing.text_tables import (
     without_seed,
 )
 from edgefl.operator_classes import OPERATOR_NAMES
+from edgefl.records.answer import OfStage, RuntimeRange
 from edgefl.records.devices import DeviceCheck, DeviceChecks, FleetClients
 from edgefl.records.record import UNSET, Maybe, Record
 

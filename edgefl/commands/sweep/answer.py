@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from edgefl.commands.profile.answer import OfScenario
+from edgefl.records.answer import OfScenario
 from edgefl.records.eligibility import Coverage, LostData
-from edgefl.records.reading import decode
+from edgefl.records.reading import from_data
 from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Share, Unit, types_of
 
 ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
@@ -236,7 +236,7 @@ class CellHead(Record):
 
     label: str
     """Name of the combination"""
-    sets: Annotated[Mapping[str, object], Keys("PATH")]
+    sets: Annotated[Mapping[str, object], Keys("PATH")] = field(default_factory=dict)
     """For each axis, under its path (`training.batch`) in the row itself: the value of that field, a list as JSON text;
     of an axis of mappings each field that differs (`schedule.stages`)"""
     method: str
@@ -255,27 +255,24 @@ class CellHead(Record):
             return self.sets[name] if name in self.sets else super().__getitem__(name)
 
 
-class RefusedCell(CellHead):
-    """A combination that can't be run."""
+class CellRow(CellCosts, CellHead, maybe=(CellCosts,)):
+    """A combination: its costs, and with `--train` what its run gave; or why it can't be run."""
 
-    refused: str
-    """Why the combination can't be run; then the row has its label, varied fields, method and schedule alone"""
-
-
-class CellRow(CellCosts, CellHead):
-    """A combination: its costs, and with `--train` what its run gave."""
-
+    refused: str | Maybe = UNSET
+    """Why the combination can't be run; only then, and the row has its label, varied fields, method and schedule alone
+    """
     metrics: Annotated[Mapping[str, Mapping[str, float | None]], Keys("KIND.METRIC")] | Maybe = UNSET
     """With `--train`: [metrics](records.md#metrics) of the last evaluation"""
     trained: TrainedCell | Maybe = UNSET
     """With `--train`: the run"""
 
 
-def read_cell(row: Mapping[str, object], where: object) -> CellRow | RefusedCell:
+def read_cell(row: Mapping[str, object], where: object) -> CellRow:
     """The row of a sweep from its JSON data.  Raises RunError with ``where`` if it isn't one."""
-    row_class: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
-    sets = {name: value for name, value in row.items() if name not in types_of(row_class)}
-    return decode(row_class, json.dumps({**row, "sets": sets}).encode(), where)
+    sets = {name: value for name, value in row.items() if name not in types_of(CellRow)}
+    if "refused" not in row:
+        from_data(CellCosts, row, where)  # which a row without a reason has whole
+    return from_data(CellRow, {**row, "sets": sets}, where)
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------
@@ -411,7 +408,7 @@ class Sweep(OfScenario):
 
     axes: Sequence[str]
     """Paths of the fields that vary"""
-    rows: Sequence[CellRow | RefusedCell]
+    rows: Sequence[CellRow]
     """A row for each combination"""
     frontier: Annotated[Mapping[str, MethodFrontier], Keys("METHOD")]
     """The rows that no other row beats; empty for a shard"""
@@ -424,13 +421,18 @@ class Sweep(OfScenario):
     @property
     def costed_cells(self) -> list[CellRow]:
         """The rows of combinations that can be run."""
-        return [row for row in self.rows if isinstance(row, CellRow)]
+        return [row for row in self.rows if not row.refused]
 
     @property
-    def refused_cells(self) -> list[RefusedCell]:
+    def refused_cells(self) -> list[CellRow]:
         """The rows of those that can't."""
-        return [row for row in self.rows if isinstance(row, RefusedCell)]
+        return [row for row in self.rows if row.refused]
 
     def to_data(self) -> dict[str, Any]:
         """The answer as JSON data; each row has the varied fields under their paths."""
         return {**super().to_data(), "rows": [row.to_data() for row in self.rows]}
+
+    def _repr_html_(self) -> str:
+        from edgefl.commands.notebook import sweep_page
+
+        return sweep_page(self)

@@ -19,7 +19,6 @@ from edgefl.commands.sweep.answer import (
     Frontier,
     FrontierPoint,
     MethodFrontier,
-    RefusedCell,
     Sensitivity,
     Sweep,
 )
@@ -125,7 +124,7 @@ def sweep(
     store = SweepRows(Path(out), dict(expanded.cells), part) if out is not None else None
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
-    rows, failures = list[CellRow | RefusedCell](), dict[str, Exception]()
+    rows, failures = list[CellRow](), dict[str, Exception]()
     with closing(Answers(mine, refused, store, train, jobs, address, workloads, on_progress)) as answers:
         for index, (label, variant) in enumerate(mine):
             if not answers.beside:
@@ -140,7 +139,7 @@ def sweep(
                     if store:
                         store.add(row)
             if row is None:
-                rows.append(RefusedCell(**vars(head), refused=refused[label]))
+                rows.append(CellRow(**vars(head), refused=refused[label]))
                 if store:
                     store.add(rows[-1])
                 continue
@@ -167,7 +166,7 @@ def sweep(
                 scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={}, predictions=len(answers.works)
             )
         rows = whole_rows
-        refused = {row.label: row.refused for row in rows if isinstance(row, RefusedCell)}
+        refused = {row.label: row.refused for row in rows if row.refused}
     if store:
         store.write_csv(rows)
     runnable = [(label, variant) for label, variant in expanded.cells if label not in refused]
@@ -183,7 +182,7 @@ def sweep(
         at_most=at_most(variant for _, variant in runnable) or UNSET,
         axes=list(expanded.paths),
         rows=rows,
-        frontier=frontiers([row for row in rows if isinstance(row, CellRow)]),
+        frontier=frontiers([row for row in rows if not row.refused]),
         predictions=len(answers.works),
         sensitivity=order,
     )

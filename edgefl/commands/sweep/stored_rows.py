@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from edgefl import RUN_FORMAT, registry
-from edgefl.commands.sweep.answer import CellCosts, CellRow, RefusedCell, read_cell
+from edgefl.commands.sweep.answer import CellCosts, CellRow, read_cell
 from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.drawing.text_tables import csv_text
 from edgefl.errors import RunError, UnknownName
@@ -20,8 +20,6 @@ from edgefl.runs.durable import append_file, lock_folder, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
-
-Row = CellRow | RefusedCell
 
 RUNS = "runs"
 """The subfolder of a sweep's folder for the runs of ``--train``."""
@@ -77,7 +75,7 @@ class SweepRows:
                 left.unlink(missing_ok=True)
         mend(self.path)
         self.known: dict[str, CellRow] = {}
-        self._refused: dict[str, RefusedCell] = {}
+        self._refused: dict[str, CellRow] = {}
         self._read()
 
     def _paths(self) -> list[Path]:
@@ -119,20 +117,17 @@ class SweepRows:
         self._keep(found)  # a refused one is tried again: what was missing may be there now
         return found.label
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: CellRow) -> None:
         """Take this row as the one of its label."""
-        if isinstance(row, RefusedCell):
-            self.known.pop(row.label, None)
-            self._refused[row.label] = row
-        else:
-            self._refused.pop(row.label, None)
-            self.known[row.label] = row
+        mine, others = (self._refused, self.known) if row.refused else (self.known, self._refused)
+        others.pop(row.label, None)
+        mine[row.label] = row
 
-    def merge_shards(self, labels: Sequence[str], *, trained: bool) -> list[Row] | None:
+    def merge_shards(self, labels: Sequence[str], *, trained: bool) -> list[CellRow] | None:
         """The rows of all ``labels`` if all shards have them, else None; they are then in ``sweep.jsonl``."""
         lines = self._read()
         rows = [self.known.get(label) or self._refused.get(label) for label in labels]
-        found = [row for row in rows if isinstance(row, RefusedCell) or (row and (row.trained or not trained))]
+        found = [row for row in rows if row and (row.refused or row.trained or not trained)]
         if len(found) < len(labels):
             return None
         order = [*labels, *(label for label in lines if label not in set(labels))]
@@ -144,7 +139,7 @@ class SweepRows:
         shutil.rmtree(self.folder / SHARDS, ignore_errors=True)
         return found
 
-    def add(self, row: Row) -> None:
+    def add(self, row: CellRow) -> None:
         """Append a row to ``sweep.jsonl``, unless it is the same refusal again."""
         if self._refused.get(row.label) == row:
             return
@@ -152,17 +147,17 @@ class SweepRows:
         append_file(self.path, (line + "\n").encode())
         self._keep(row)
 
-    def write_csv(self, rows: Iterable[Row]) -> None:
+    def write_csv(self, rows: Iterable[CellRow]) -> None:
         """Write all rows of the folder to ``sweep.csv``, those of this sweep first."""
         rows = list(rows)
         labels = {row.label for row in rows}
-        stored: dict[str, Row] = {**self.known, **self._refused}
+        stored: dict[str, CellRow] = {**self.known, **self._refused}
         text = sweep_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
         with writing(path := self.folder / "sweep.csv"), replacing(path) as draft:  # two shards may end together
             draft.write_bytes(text.encode())
 
 
-def sweep_csv(rows: Iterable[Row]) -> str:
+def sweep_csv(rows: Iterable[CellRow]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
     return csv_text([flatten_row(row.to_data()) for row in rows])
 
@@ -201,7 +196,7 @@ def check_value(name: str, *, train: bool) -> None:
         raise UnknownName("value", name, (*NUMBERS, "metrics.image.accuracy", "stage1.kinds.image.eligible_share"))
 
 
-def values_of(rows: Sequence[Row], name: str) -> list[float | None]:
+def values_of(rows: Sequence[CellRow], name: str) -> list[float | None]:
     """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
     flat = [flatten_row(row.to_data()) for row in rows]
     if not any(_number(row.get(name)) is not None for row in flat):

@@ -13,7 +13,6 @@ from edgefl.commands.sweep.answer import (
     CellRow,
     Change,
     MethodFrontier,
-    RefusedCell,
     Sensitivity,
     SmallestDevice,
     StageGroup,
@@ -95,7 +94,7 @@ def _print_lines(console: Console, result: Sweep) -> None:
     columns = [*titles, "eligible", *(["ever"] if ever else []), "refused by", "peak", "round", "energy"]
     table = new_table(*columns, left=(*range(len(titles)), columns.index("refused by")))
     for row, named in zip(result.rows, values, strict=True):
-        if isinstance(row, RefusedCell):
+        if row.refused:
             table.add_row(*named, "refused", *[NOTHING] * (len(columns) - len(titles) - 1))
             continue
         table.add_row(
@@ -121,14 +120,14 @@ def _keep_labels(table: Table, rows: Sequence[CellHead]) -> None:
     table.columns[0].no_wrap = max(len(part) for row in rows for part in _label(row).splitlines()) <= WIDEST_LABEL
 
 
-def _print_cells(console: Console, rows: Sequence[CellRow | RefusedCell]) -> None:
+def _print_cells(console: Console, rows: Sequence[CellRow]) -> None:
     table = new_table(
         "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
         "round\ntime", "traffic", "energy", left=(0, 5),
     )  # fmt: skip
     _keep_labels(table, rows)
     for row in rows:
-        if isinstance(row, RefusedCell):
+        if row.refused:
             table.add_row(_label(row), "refused", *[NOTHING] * 8)
             continue
         table.add_row(
@@ -151,11 +150,11 @@ def _print_cells(console: Console, rows: Sequence[CellRow | RefusedCell]) -> Non
     )  # fmt: skip
 
 
-def _print_refused(console: Console, rows: Sequence[RefusedCell]) -> None:
+def _print_refused(console: Console, rows: Sequence[CellRow]) -> None:
     """Print why cells can't be run; cells with the same reason are printed once."""
     labels: dict[str, list[str]] = {}
     for row in rows:
-        labels.setdefault(row.refused, []).append(_label(row))
+        labels.setdefault(str(row.refused), []).append(_label(row))
     if not labels:
         return
     table = new_table("", "", left=(0, 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.commands.profile.answer import OfScenario
+from edgefl.records.answer import OfScenario
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Rounds, Unit
 
 Place = str
