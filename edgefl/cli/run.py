@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -85,11 +85,12 @@ def run(
         _finished_run(resume, check=not verify) if resume is not None and not overrides and output is None else None
     )
     if verify and finished is not None:
-        _verify(str(finished.path), as_json)
+        _verify(str(finished.path), as_json, {})
         return
     if finished is None and jobs == 1:
         _begin_workers(os.path.join(resume, "scenario.yaml") if resume is not None else scenario, overrides)
     from edgefl.commands.compare.table import print_comparison
+    from edgefl.commands.run.answer import RunAnswer
     from edgefl.commands.run.table import print_summary
     from edgefl.console.display import make_progress
     from edgefl.results.facts import summary
@@ -122,7 +123,7 @@ def run(
         return
     result = summary(finished)
     over_seeds = _over_seeds(finished, result.runs)
-    told = result.to_data() | ({} if over_seeds is None else {"over_seeds": over_seeds.to_data()})
+    told = vars(result) | ({} if over_seeds is None else {"over_seeds": over_seeds})
     if not as_json:
         if over_seeds is None or full:
             print_summary(result)
@@ -135,7 +136,7 @@ def run(
     if verify:
         _verify(str(finished.path), as_json, told)
     elif as_json:
-        print_json(told)
+        print_json(RunAnswer(**told))
     from edgefl.results.facts import fitting_of, nobody_fits
     from edgefl.results.names import some_names
 
@@ -238,17 +239,18 @@ def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | Non
     return compared_runs(members_of([run.path]), {str(run.runs[label].path): each for label, each in facts.items()})
 
 
-def _verify(folder: str, as_json: bool, summary: Mapping[str, object] | None = None) -> None:
+def _verify(folder: str, as_json: bool, summary: Mapping[str, Any]) -> None:
     """Check a run against the conservation rules and print the result; exit with code 1 if a rule is broken.
 
     JSON output contains the run's summary, too.
     """
+    from edgefl.commands.run.answer import RunAnswer
     from edgefl.commands.run.verified_table import print_verified
     from edgefl.commands.run.verify import verify
 
     result = verify(folder)
     if as_json:
-        print_json({**(summary or {}), "verified": result.to_data()})
+        print_json(RunAnswer(**summary, verified=result))
     else:
         print_verified(result)
     if not result.valid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import AtHardest, BudgetedRound, OfKind, Refused, RoundVerdict, Turns
+from edgefl.records.answer import Answer, AtHardest, BudgetedRound, OfKind, Refused, RoundVerdict, Turns
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
 
 
@@ -43,7 +43,7 @@ class ClientRows(Record):
     """A client"""
 
 
-class FleetClients(ClientRows):
+class FleetClients(ClientRows, Answer):
     """A row for each client of the fleet, at the stage that is hardest for it (`edgefl.profile_clients`)."""
 
     scenario: str
@@ -98,7 +98,7 @@ class DeviceCheckRow(Turns, RoundVerdict, AtHardest, OfKind, Named):
     """What throttling adds to the round on this device, whether or not `virtual_seconds` has it"""
 
 
-class DeviceCheck(Record):
+class DeviceCheck(Answer):
     """The devices of the library against the largest client of each kind.
 
     A device fits if the round fits the memory that it has for tensors, the deadline, and the budgets of every owner.
@@ -120,7 +120,7 @@ class DeviceCheck(Record):
     """Different works that were priced, each once for all devices"""
 
 
-class DeviceChecks(Record):
+class DeviceChecks(Answer):
     """Several scenarios against the library's devices: `edgefl devices check A.yaml B.yaml`."""
 
     checks: Annotated[Mapping[str, DeviceCheck], Keys("LABEL")]
@@ -254,7 +254,7 @@ class BrokenPart(Record):
     """What is wrong with it"""
 
 
-class Library(Record):
+class Library(Answer):
     """The profiles that pass every filter; a section that wasn't asked for is absent."""
 
     devices: Sequence[DeviceProfile] | Maybe = UNSET
@@ -278,7 +278,7 @@ class CalibratedProfile(Record):
     """A number of the profile"""
 
 
-class Calibration(Record):
+class Calibration(Answer):
     """What was measured of this machine, as profiles that a fleet can name."""
 
     device: CalibratedProfile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.record import Flights, Keys, Record, Share, Unit
 
 
@@ -107,7 +108,7 @@ class EmulatedFlight(Record):
     """Whether the kernel ended it for its memory"""
 
 
-class Emulation(Record):
+class Emulation(Answer):
     """Clients as processes of this machine, beside the simulation."""
 
     folder: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.record import Keys, Record, Share
 
 
@@ -25,7 +26,7 @@ class PaperPage(Record):
     """Hours of training that its tables need"""
 
 
-class PaperPages(Record):
+class PaperPages(Answer):
     """The pages that can be made again."""
 
     pages: Sequence[PaperPage]
@@ -99,7 +100,7 @@ class MadePage(Record):
     """Why the page's tables could not be made; `null` if they were"""
 
 
-class Papers(Record):
+class Papers(Answer):
     """The tables of docs/papers that were made again, beside the committed ones."""
 
     output: str

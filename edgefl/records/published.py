@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from edgefl.records.answer import Answer
 from edgefl.records.devices import Sourced
 from edgefl.records.record import UNSET, Maybe, Record
 
@@ -113,7 +114,7 @@ class PublishedRow(Record):
     """Where the value is from"""
 
 
-class PublishedAgreement(Record):
+class PublishedAgreement(Answer):
     """Predictions beside published measurements."""
 
     rows: Sequence[PublishedRow]

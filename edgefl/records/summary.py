@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
 from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
 from edgefl.records.run import BestRecord
@@ -261,7 +262,7 @@ class RunComparison(Record):
     """What others gain over it; only with two runs or more"""
 
 
-class Summary(Record):
+class Summary(Answer):
     """A run or a comparison."""
 
     folder: str

@@ -19,9 +19,11 @@ import yaml
 
 import edgefl
 from edgefl import RUN_FORMAT, __version__
+from edgefl.commands.run.answer import RunAnswer
 from edgefl.console import main
 from edgefl.results.facts import summary
 from edgefl.terminal import EscapedStream
+from tests.toys.answers import read_back
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
@@ -218,6 +220,7 @@ def test_a_finished_run_is_shown_without_its_data(
     assert call("run", "--resume", "it", *full) == (0, table, told("it"))
     assert call("run", "--resume", "it", "--json") == (0, plain, "")
     assert call("run", "--resume", "it", "--verify")[0] == 0
+    read_back(RunAnswer, plain)
     facts = json.loads(plain)
     assert ("over_seeds" in facts) == bool(compare)  # of the command alone: the runs' summaries don't have it
     facts.pop("over_seeds", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ from edgefl.errors import DeviceError, EdgeflError
 from edgefl.machine import link_speed, microbenchmarks
 from edgefl.machine.microbenchmarks import threads_of
 from edgefl.machine.observed_work import RandomBatches
+from edgefl.records.devices import Calibration
+from tests.toys.answers import read_back
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
         out, quick=True, threads=1, watts="6.4 W", type="microcomputer", title="My board", minutes=0.002,
         address=f"localhost:{served(3)}", like="wifi-5", on_progress=lambda event, facts: heard.append(facts["what"]),
     )  # fmt: skip
+    read_back(Calibration, json.dumps(found.to_data()))
     beside = tmp_path / "mine-link.yaml"
     assert sorted(tmp_path.iterdir()) == [beside, out] and found["files"] == [str(out), str(beside)]
     mine, to_server = read_device(out), read_link(beside)

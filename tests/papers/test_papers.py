@@ -30,6 +30,8 @@ from edgefl.paper_tables.page_tables import (
     plain,
 )
 from edgefl.paper_tables.papers import PAGES
+from edgefl.records.papers import Papers
+from tests.toys.answers import read_back
 
 BY_HAND = {"orderings": 1}
 """Tables that are a summary in words."""
@@ -243,6 +245,7 @@ def test_what_needs_training_is_left_out_and_says_how_long_it_takes(tmp_path: Pa
     assert result["counts"]["not regenerated"] == 17 and result["equal"]
     assert {table["reason"] for table in result["pages"][0]["tables"]} == {"needs about 1 h of training: --train"}
     assert json.loads((tmp_path / "out/papers.json").read_text()) == result.to_data()
+    read_back(Papers, json.dumps(result.to_data()))
     assert (tmp_path / "out/differences.csv").read_text().startswith("page,table,row,column,committed,now")
     again = edgefl.papers(["orderings"], out=tmp_path / "out")  # its own folder is taken again
     assert again["counts"] == result["counts"]

@@ -13,21 +13,16 @@ import pytest
 
 import edgefl
 from edgefl import records
-from edgefl.commands.analyse.answer import Analysis
-from edgefl.commands.compare.answer import ComparedRuns
-from edgefl.commands.devices.published import validate_devices
-from edgefl.commands.fit.answer import Fit
-from edgefl.commands.profile.against import cost_diff
-from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Measurements, Profile
-from edgefl.commands.profile.compare_profiles import compare_profiles
+from edgefl.commands.profile.answer import Measurements
 from edgefl.commands.profile.measure import count, measure
+from edgefl.commands.run.answer import RunAnswer
 from edgefl.commands.sweep.answer import Sweep
-from edgefl.records.devices import DeviceCheck
-from edgefl.records.published import PublishedAgreement
-from edgefl.records.reading import decode
+from edgefl.commands.validate.schemas import ANSWERS
+from edgefl.console import main
+from edgefl.records.answer import Answer
 from edgefl.records.record import Record, fields_of
 from edgefl.runs import Run
-from tests.toys.answers import RECORDED, recorded_fit, recorded_profile, recorded_sweep
+from tests.toys.answers import RECORDED, read_back, recorded_fit, recorded_profile, recorded_sweep
 
 RECORDINGS = {
     **{name: lambda name=name: recorded_profile(name) for name in ("profile", "profile-creamfl", "profile-depthfl")},
@@ -35,8 +30,8 @@ RECORDINGS = {
     "fit": recorded_fit,
 }  # fmt: skip
 
-DECLARED = {"source": "declared", "clients": {"image": 2}, "samples": 16, "validation": 20,
-            "shapes": {"image": {"channels": 1, "size": 16, "classes": 4}}}  # fmt: skip
+DECLARED = {"source": "declared", "clients": {"image": 2, "text": 1}, "samples": 16, "validation": 20,
+            "shapes": {"image": {"channels": 1, "size": 16, "classes": 4}, "text": {"vocabulary": 200}}}  # fmt: skip
 
 
 def classes() -> list[type[Record]]:
@@ -76,46 +71,84 @@ def test_a_public_command_returns_a_record(name: str) -> None:
         assert issubclass(each, Record)
 
 
+READ_BACK = {
+    "profile": "profile compared.yaml --timeline t.html --json",
+    "profile --clients": "profile it.yaml --clients --set round.leave_out=[text] --json",
+    "profile --compare": "profile it.yaml compared.yaml --compare --json",
+    "cost-diff": "cost-diff p.json p.json --json",
+    "devices check": "devices check it.yaml --device phone-mid --json",
+    "devices check A B": "devices check it.yaml compared.yaml --device phone-mid --json",
+    "devices list": "devices list --json",
+    "devices validate": "devices validate --device jetson-xavier-nx-8gb --json",
+    "parts": "parts --as json",
+    "compare": "compare {run} --json",
+    "sweep": "sweep it.yaml --vary schedule.stages=1,2,3 --sensitivity 2x --json",
+    "explore": "explore it.yaml --vary training.batch=8,4 --jobs 1 --json",
+    "explore --devices": "explore it.yaml --devices --vary training.batch=8 --jobs 1 --json",
+    "fit": "fit it.yaml --device raspberry-pi-zero-2w --memory 1B --answers 1 --most 2 --json",
+    "analyse": "analyse {run} --only gradients,drift -o a --clients 1 --json",
+    "validate": "validate it.yaml --set training.mode=none --json",
+    "run": "run --resume {run} --json",
+    "verify": "run --resume {run} --verify --json",
+    "explain": "explain {run} --round 1 --client 0 --json",
+    "trace": "trace {run} -o t.json --json",
+    "export": "export {run} --to csv -o csv --json",
+    "papers list": "papers --json",
+}
+"""For each answer a command that prints it."""
+
+ELSEWHERE = {"calibrate", "tune", "bench", "analyse --shard", "emulate", "papers"}
+"""Answers that take long to make: the tests of their commands read them back."""
+
+
 @pytest.fixture(scope="module")
-def answers(tiny: Any, layerwise_run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[type[Record], Record]:
-    """An answer of each command, made now."""
+def folder(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two scenarios, ``it.yaml`` and ``compared.yaml``, and a profile, ``p.json``."""
     folder = tmp_path_factory.mktemp("answers")
-    scenario = tiny(data=DECLARED, model={"image": {"blocks": 2, "width": 16, "heads": 2}}, training={"batch": 8})
-    compared = {**scenario, "compare": {"training.batch": [8, 4]}, "evaluation": {"every": 10}}
-    profile = edgefl.profile(compared, timeline=folder / "t.html")
+    schedule = {"name": "layerwise", "stages": 2, "rounds": 6}
+    scenario = {"edgefl": 1, **tiny(data=DECLARED, schedule=schedule, training={"batch": 8})}
+    (folder / "it.yaml").write_text(json.dumps(scenario))
+    (folder / "compared.yaml").write_text(
+        json.dumps({**scenario, "name": "compared", "compare": {"training.batch": [8, 4]}})
+    )
     (folder / "p.json").write_text(json.dumps(edgefl.profile(scenario).to_data()))
-    only = ("gradients", "drift")
-    return {
-        Profile: profile,
-        ComparedProfiles: compare_profiles([compared]),
-        CostDifference: cost_diff(folder / "p.json", folder / "p.json"),
-        DeviceCheck: edgefl.check_devices(scenario, devices=["phone-mid"]),
-        PublishedAgreement: validate_devices(devices=["jetson-xavier-nx-8gb"]),
-        Measurements: measure(scenario, calibration_seconds=0.05),
-        ComparedRuns: edgefl.compare([layerwise_run.path]),
-        Fit: edgefl.fit(scenario, device="raspberry-pi-zero-2w", memory="1 B", first=1, most=2),
-        Analysis: edgefl.analyse(layerwise_run.path, only=only, out=folder / "a", clients=1),
-    }
+    return folder
 
 
-def test_answers_are_what_their_classes_say(answers: dict[type[Record], Record]) -> None:
-    """msgspec reads each as its class, which it refuses for a value of another type, and nothing is lost."""
-    for cls, answer in answers.items():
-        written = answer.to_data()
-        assert type(answer) is cls
-        assert decode(cls, json.dumps(written, allow_nan=False).encode(), cls.__name__).to_data() == written
+@pytest.mark.parametrize("name", READ_BACK)
+def test_what_is_printed_is_what_its_class_says(
+    name: str, folder: Path, layerwise_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """msgspec reads it as its class, which it refuses for a value of another type, and nothing is lost."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as ended:
+        main([word.format(run=layerwise_run.path) for word in READ_BACK[name].split()])
+    assert ended.value.code in ((1,) if name == "fit" else (0, None))  # nothing fits into a byte
+    read_back(RunAnswer if name == "verify" else ANSWERS[name], capsys.readouterr().out)
 
 
-def test_values_are_found_by_name_as_in_a_dictionary(answers: dict[type[Record], Record]) -> None:
-    profile = answers[Profile]
-    assert profile["rows"][0]["peak_memory_bytes"] == profile.rows[0].peak_memory_bytes  # type: ignore[attr-defined]
-    assert "timeline" in profile and "measured" not in profile
+def test_every_answer_is_read_back() -> None:
+    assert {*READ_BACK} | ELSEWHERE == {*ANSWERS}
+    assert all(issubclass(cls, Answer) for cls in ANSWERS.values())
+
+
+def test_measured_steps_and_counted_macs_are_records(folder: Path) -> None:
+    measured = measure(folder / "it.yaml", calibration_seconds=0.05)
+    read_back(Measurements, json.dumps(measured.to_data(), allow_nan=False))
+    for row in count(folder / "it.yaml"):
+        assert row.forward_macs == sum(row.forward_macs_by_part.values()) > 0
+
+
+def test_values_are_found_by_name_as_in_a_dictionary() -> None:
+    profile: Any = recorded_profile()
+    assert profile["rows"][0]["peak_memory_bytes"] == profile.rows[0].peak_memory_bytes
+    assert "rows" in profile and "measured" not in profile
     with pytest.raises(KeyError, match="measured"):
         profile["measured"]
 
 
 def test_the_varied_fields_of_a_sweep_stand_in_its_rows(tiny: Any, tmp_path: Path) -> None:
-    scenario = tiny(data=DECLARED, model={"image": {"blocks": 2, "width": 16, "heads": 2}})
+    scenario = tiny(data=DECLARED)
     layers = "schedule={name: layerwise, rounds: 6}"
     sweep = edgefl.sweep(scenario, ["schedule.stages=1,2,3", "training.batch=8"], overrides=[layers])
     assert [bool(row.refused) for row in sweep.rows] == [False, False, True]
@@ -124,8 +157,3 @@ def test_the_varied_fields_of_a_sweep_stand_in_its_rows(tiny: Any, tmp_path: Pat
     assert [row["schedule.stages"] for row in written] == [1, 2, 3] and all("sets" not in row for row in written)
     assert list(written[2]) == ["label", "schedule.stages", "training.batch", "method", "schedule", "refused"]
     assert {field.name for field in fields(Sweep)} >= sweep.to_data().keys()
-
-
-def test_counted_macs_are_a_record_each(tiny: Any) -> None:
-    (row,) = count(tiny(data=DECLARED, model={"image": {"blocks": 1, "width": 16, "heads": 2}}))
-    assert row.forward_macs == sum(row.forward_macs_by_part.values()) > 0

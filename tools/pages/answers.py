@@ -7,19 +7,10 @@ from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from edgefl.commands.run.verified import Verified
 from edgefl.commands.sweep.answer import CellHead
-from edgefl.console import load_commands
-from edgefl.console.derived import COMMANDS, imported
+from edgefl.commands.validate.schemas import ANSWERS
 from edgefl.records.record import FieldRow, Keys, Record, fields_of, meanings, types_of
 from tools.pages.markdown import prose, table
-
-load_commands()
-ANSWERS: dict[str, type[Record]] = {
-    **{words: imported(command.answer) for words, command in COMMANDS.items()},
-    "run --verify": Verified,
-}
-"""What a command prints with ``--as json``, by the block that tells it."""
 
 INLINE = 7
 """A record with up to this many fields stands in the table of the only record that has it."""
@@ -62,12 +53,18 @@ def _rows(record: type[Record], parents: dict[type[Record], set[type[Record]]]) 
         linked = [each for each in _records(hint) if not _inlined(each, parents)]
         if linked:
             meaning = meanings(record)[name].removesuffix(".")
-            links = " or ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in linked)
+            links = " or ".join(f"[{each.__name__}](#{_anchor(each)})" for each in linked)
             yield mine[0]._replace(name=_path(name, hint), unit="", meaning=f"{meaning}: {links}")
         elif name == "sets" and issubclass(record, CellHead):
             yield mine[0]._replace(name="PATH")
         else:
             yield from mine
+
+
+def _anchor(record: type[Record]) -> str:
+    """Where the page tells a record: in the section of the answer that it is, or in its own."""
+    answers = {answer: name for name, answer in ANSWERS.items()}
+    return re.sub(r"[\s-]+", "-", answers.get(record, record.__name__).lower())
 
 
 def _path(name: str, hint: Any) -> str:

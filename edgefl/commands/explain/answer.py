@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Rounds, Share, Unit
 
 Seconds = Annotated[float, Unit("s")]
@@ -110,7 +111,7 @@ class Story(Record):
     """Its flights"""
 
 
-class Explanation(Record):
+class Explanation(Answer):
     """What a round's length is made of, and why each client that took no part was absent."""
 
     folder: str
@@ -147,7 +148,7 @@ class Explanation(Record):
     """The client that was asked for; only with `--client`"""
 
 
-class TraceAnswer(Record):
+class TraceAnswer(Answer):
     """What ``edgefl trace`` wrote."""
 
     file: str
@@ -162,7 +163,7 @@ class TraceAnswer(Record):
     """Virtual time at the end"""
 
 
-class Exported(Record):
+class Exported(Answer):
     """What ``edgefl export`` wrote."""
 
     to: str

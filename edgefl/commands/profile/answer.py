@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import OfKind, OfScenario, OfStage, Refused, RuntimeRange
+from edgefl.records.answer import Answer, OfKind, OfScenario, OfStage, Refused, RuntimeRange
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -428,7 +428,7 @@ class ProfileComparisonRow(ProfileComparison, OfKind):
     """Each of the six figures divided by the reference's; `null` where the reference has none"""
 
 
-class ComparedProfiles(Record):
+class ComparedProfiles(Answer):
     """Several scenarios or combinations beside each other: `edgefl profile --compare`."""
 
     reference: str
@@ -460,7 +460,7 @@ class ChangedFigure(Record):
     """Whether that is more than `fail_above`"""
 
 
-class CostDifference(Record):
+class CostDifference(Answer):
     """Which figures differ between two profiles."""
 
     fail_above: Share

@@ -19,7 +19,7 @@ from edgefl.commands.profile.chart import stages_chart
 from edgefl.commands.profile.command import profile
 from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.errors import ScenarioError
-from edgefl.records.record import UNSET, Maybe
+from edgefl.records.record import UNSET, Maybe, copy_fields
 from edgefl.runs.progress import OnProgress, silent
 from edgefl.setup.compose import Given, labels_of, scenario_of
 
@@ -60,7 +60,7 @@ def compare_profiles(
             return combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
 
         for combination, part in (result.combinations or {"": result}).items():
-            profiles[_free_label(full_label(combination), profiles)] = part
+            profiles[_free_label(full_label(combination), profiles)] = Tables(**copy_fields(Tables, part))
         refused |= {full_label(combination): why for combination, why in (result.refused or {}).items()}
     reference = next(iter(profiles))
     figures = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl.records.answer import Answer
 from edgefl.records.record import Keys, Record, Rounds
 
 
@@ -49,7 +50,7 @@ class VerifiedRun(Record):
     """The rules"""
 
 
-class Verified(Record):
+class Verified(Answer):
     """A run, or all of a comparison."""
 
     folder: str

@@ -27,6 +27,7 @@ from edgefl.commands.bench.table import sections
 from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records.record import UNSET
+from tests.toys.answers import read_back
 
 BASE: dict[str, Any] = {
     "seed": 4,
@@ -83,6 +84,7 @@ def fleets(answer: BenchAnswer, share: float) -> list[BenchFleet]:
 
 def test_fleets_are_the_intervals_between_what_works_take(done: tuple[BenchAnswer, Path]) -> None:
     answer, _ = done
+    read_back(BenchAnswer, json.dumps(answer.to_data()))
     peaks: dict[str, list[int]] = {}
     for variant in SUITE["variants"]:
         fields = SUITE["variants"][variant]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,9 +25,10 @@ from edgefl.emulation.kernel import missing
 from edgefl.errors import EmulationError
 from edgefl.machine.fitted_rates import TimedStep
 from edgefl.operator_classes import OPERATOR_CLASSES
-from edgefl.records.emulated import PhaseError
+from edgefl.records.emulated import Emulation, PhaseError
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from tests.toys.answers import read_back
 
 Scenario = Callable[..., dict[str, Any]]
 
@@ -151,7 +153,8 @@ def test_an_emulation_trains_the_weights_that_a_run_trains(
         fleet={"devices": "raspberry-pi-3b-plus", "links": "wifi-5", "server_link": line},  # two busy cores bear three
         data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}},
     )
-    result = edgefl.emulate(scenario, out=tmp_path / "emulated")
+    result = edgefl.emulate(scenario, output=tmp_path / "emulated")
+    read_back(Emulation, json.dumps(result.to_data()))
     plain = edgefl.run(scenario, out=tmp_path / "plain")
     emulated = edgefl.read_run(tmp_path / "emulated" / "emulated")
     weights = plain.weights()

@@ -29,6 +29,7 @@ from edgefl.console import main
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.scenario import load
 from edgefl.scenario.search_space import parse_search_space
+from tests.toys.answers import read_back
 
 SMALL: dict[str, Any] = {
     "edgefl": 1,
@@ -65,6 +66,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, Path]:
 
 def test_trials_are_halved_and_the_best_has_all_rounds(done: tuple[Tuning, Path]) -> None:
     answer, folder = done
+    read_back(Tuning, json.dumps(answer.to_data()))
     assert answer.metric == "image.accuracy" and answer.better == "higher" and answer.seeds == [5]
     assert len(answer.trials) == answer.asked_for == 5 and not answer.refused
     for trial in answer.trials:
