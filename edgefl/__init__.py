@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.command import compare
     from edgefl.commands.devices.calibrate import calibrate
-    from edgefl.commands.emulate.emulate import emulate
     from edgefl.commands.explain.command import explain
     from edgefl.commands.export.command import export
     from edgefl.commands.export.perfetto import trace
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from edgefl.commands.sweep.page.of_fleet import explore
     from edgefl.commands.tune.command import tune
     from edgefl.commands.validate.command import validate
-    from edgefl.paper_tables.papers import papers
     from edgefl.registry import register
     from edgefl.runs import Run, read_run
 
@@ -50,13 +48,11 @@ __all__ = [
     "check",
     "check_devices",
     "compare",
-    "emulate",
     "explain",
     "explore",
     "explore_devices",
     "export",
     "fit",
-    "papers",
     "profile",
     "profile_clients",
     "read_run",
@@ -78,13 +74,11 @@ _MODULES = {
     "check": "commands.check.check",
     "check_devices": "commands.sweep.on_devices",
     "compare": "commands.compare.command",
-    "emulate": "commands.emulate.emulate",
     "explain": "commands.explain.command",
     "explore": "commands.sweep.page.of_fleet",
     "explore_devices": "commands.sweep.page.of_devices",
     "export": "commands.export.command",
     "fit": "commands.fit.command",
-    "papers": "paper_tables.papers",
     "profile": "commands.profile.command",
     "profile_clients": "commands.profile.profile_clients",
     "read_run": "runs",

@@ -9,7 +9,6 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 +-- DeviceError                  a device, link or fleet description is wrong
 +-- PluginError                  a plug-in can't be imported, raised an exception, or tried to end the program
 +-- MethodError                  a method, schedule or work that doesn't fit the protocol
-+-- EmulationError               this machine can't emulate a scenario's clients
 +-- RunError                     a run directory can't be written, read or resumed
 +-- UncountedOperator            a matrix-multiplication operator without a FLOP formula
 +-- TrainingError                a client's or server's work failed while it ran (exit code 1)
@@ -148,10 +147,6 @@ class PluginError(EdgeflError):
 
 class RunError(EdgeflError):
     """A run directory that can't be created, written, read or resumed."""
-
-
-class EmulationError(EdgeflError):
-    """This machine's kernel can't emulate a scenario's clients, or refused a part of it."""
 
 
 class UncountedOperator(EdgeflError):

@@ -9,8 +9,8 @@ PACKAGE = Path(__file__).parents[1] / "edgefl"
 
 COMMAND = "a command has one name where it is parsed, done and printed, and its answer"
 COMMANDS = (
-    "analyse bench compare devices explain explore fit orderings papers parts profile profile_clients progress "
-    "published run sweep trace tune validate"
+    "analyse bench compare devices explain explore fit parts profile profile_clients progress "
+    "run sweep trace tune validate"
 )
 ALLOWED = {
     "__init__": "a folder's own text",
@@ -36,7 +36,6 @@ ALLOWED = {
     "client": "a client's model, and its round on the virtual clock",
     "relays": "the relays of a fleet, what they do in a round, and their fields of records",
     "carbon": "grams of the clients' energy, and their fields of records",
-    "pmcmfl": "the method, and the page of docs/papers that has its name",
 }
 
 

@@ -28,15 +28,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import exp, sqrt
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.arrays import Booleans, Floats
-from edgefl.commands.devices.published import KEY, MeasuredQuantity, key_of, measured_quantities, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType
 from edgefl.devices.written_facts import library_folder
+from tools.published_steps.predicting import KEY, MeasuredQuantity, key_of, measured_quantities, source_of
 
 TYPES: tuple[ProcessorType, ...] = ("cpu", "gpu")
 Node = tuple[str, ...]

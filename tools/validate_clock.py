@@ -5,8 +5,8 @@
     python tools/validate_clock.py --from clock.json   # print and draw what was measured before
     python tools/validate_clock.py --only background   # or "own links", "shared line"
 
-Each of nine scenarios is emulated (``edgefl emulate``) with five clients on four devices, and simulated with rates that
-were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
+Each of nine scenarios is emulated (``tools/emulate.py``) with five clients on four devices, and simulated with rates
+that were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
 line with the traffic of others on it.  It needs Linux and root, and takes a quarter of an hour.
 """
 
@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import matplotlib.pyplot as plt
 
 from edgefl import terminal
-from edgefl.commands.emulate.emulate import emulate, errors_of
 from edgefl.machine import host
-from edgefl.records.emulated import ClientRound, Emulation
 from edgefl.records.reading import from_data
+from tools.emulation.answer import ClientRound, Emulation
+from tools.emulation.playing import emulate, errors_of
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",

@@ -7,7 +7,7 @@ OLD = {
     "report": "one_run", "figures": "one_run", "explain": "one_run", "trace": "one_run", "export": "one_run",
     "profile": "profile", "cost-diff": "profile", "sweep": "sweep", "explore": "explore", "fit": "fit", "tune": "tune",
     "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
-    "emulate": "machine", "doctor": "machine", "papers": "papers",
+    "doctor": "machine",
 }  # fmt: skip
 
 

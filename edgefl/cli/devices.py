@@ -154,27 +154,3 @@ def check(
         print_device_checks(result)
     else:
         print_device_check(only, full=full)
-
-
-@library.command(
-    "validate", epilog=examples("edgefl devices validate", "edgefl devices validate --plot published.png --json")
-)
-def validate(
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", metavar="NAME", help="Only this device; may be repeated. Default: the library."),
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="FILE", help="Draw predicted over measured: .png, .pdf or .svg.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every measurement, and its source.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Hold predictions against published measurements of training on devices of the library."""
-    from edgefl.report.published import print_published
-
-    with observing() as on_progress:
-        from edgefl.commands.devices.published import validate_devices
-
-        result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
-    print_json(result) if as_json else print_published(result, full=full)

@@ -1,4 +1,4 @@
-"""The commands about this computer: ``edgefl calibrate``, ``edgefl emulate`` and ``edgefl doctor``."""
+"""The commands about this computer: ``edgefl calibrate`` and ``edgefl doctor``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.old import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.old import AsJson, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
@@ -59,43 +59,6 @@ def calibrate(
             like=like, watts=watts, idle_watts=idle_watts, type=type, title=title, on_progress=on_progress,
         )  # fmt: skip
     print_json(result) if as_json else print_calibration(result)
-
-
-@app.command(
-    epilog=examples(
-        "edgefl emulate mine.yaml --clients 4", "edgefl emulate mine.yaml --clients 4 --rounds 2 -o runs/emulated"
-    )
-)
-def emulate(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    clients: Annotated[
-        int | None, typer.Option("--clients", metavar="N", min=1, help="Emulate N of the scenario's clients.")
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", metavar="R", min=1, help="Play the first R rounds only.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="DIR", help="New folder for the runs; default: runs/NAME-emulated."),
-    ] = None,
-    plugins: Plugins = None,
-    as_json: AsJson = False,
-) -> None:
-    """Play a scenario with real processes under the kernel's limits.  Linux, root.  Exit code 2: it can't be."""
-    from edgefl.commands.devices.calibration_table import print_emulation
-
-    with observing("nothing is left of the clients") as on_progress:
-        from edgefl.commands.emulate.emulate import emulate as command
-
-        result = command(
-            scenario, overrides or (), clients=clients, rounds=rounds, output=output, on_progress=on_progress
-        )
-    if as_json:
-        print_json(result)
-    else:
-        print_emulation(result)
-        say(f"runs: {result.folder}")
 
 
 UNHEALTHY = 1

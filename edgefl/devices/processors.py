@@ -201,7 +201,7 @@ def source_of(entry: FittedEfficiency, share: float, of: str) -> FactSource:
         f"{entry.rows} published rows of {entry.of}" + (f" with {entry.runtime}" if entry.runtime else "")
     )  # fmt: skip
     return FactSource(
-        title="Efficiencies fitted to published seconds of training steps (edgefl devices validate)",
+        title="Efficiencies fitted to published seconds of training steps (tools/published.py)",
         date=load_fitted_rates().date,
         quote=f"{share:.2g} of {of}, from {rested}; predictions of rows that a fit hasn't seen are off by a factor of "
         f"{entry.error:.2f}.",

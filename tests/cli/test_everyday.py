@@ -80,13 +80,10 @@ LONG = {
     "edgefl calibrate --quick",
     "edgefl calibrate --quick -o mydevice.yaml --force",
     *EXAMPLES["edgefl check"],
-    *EXAMPLES["edgefl devices validate"],
-    *EXAMPLES["edgefl emulate"],
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl bench"],
     *EXAMPLES["edgefl analyse"],
-    *EXAMPLES["edgefl papers"][1:],
     *EXAMPLES["edgefl figures"],
 }
 """Examples that take more than a few seconds."""
@@ -190,7 +187,6 @@ LIGHT |= dict.fromkeys(
     ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
     NONE,
 )
-LIGHT["papers"] = NONE - {"numpy"}
 OF_RUN = {
     "report {run} -o page.html": NONE - {"numpy"},
     "figures {run} -o figures --format svg": NONE - {"numpy", "matplotlib"},

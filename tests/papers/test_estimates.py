@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.paper_tables import estimates
-from edgefl.paper_tables.page_tables import Committed, committed_tables, differences, numbers, pages_folder
-from edgefl.paper_tables.profiles import Profiles
-from edgefl.paper_tables.strangers import LITGPT_RUNS, PEFT_RUNS, TORCHTUNE_STEPS
+from tools.paper_tables import estimates
+from tools.paper_tables.page_tables import Committed, committed_tables, differences, numbers, pages_folder
+from tools.paper_tables.profiles import Profiles
+from tools.paper_tables.strangers import LITGPT_RUNS, PEFT_RUNS, TORCHTUNE_STEPS
 
 WIDTH, LAYERS, HIDDEN, KEYS, VOCABULARY = 3072, 28, 8192, 1024, 128_256
 BASE = 3_212_749_824

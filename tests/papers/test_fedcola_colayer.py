@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgefl.paper_tables.fedcola_colayer import PUBLISHED, download
-from edgefl.paper_tables.profiles import Profiles
+from tools.paper_tables.fedcola_colayer import PUBLISHED, download
+from tools.paper_tables.profiles import Profiles
 
 BLOCK = 12 * 384**2 + 13 * 384  # weights and biases of qkv, proj, fc1, fc2, and two norms
 EMBEDDINGS = (3 * 16 * 16 * 384 + 384) + 384 + 197 * 384 + 30522 * 384 + 40 * 384 + 2 * 384 + 2 * 384

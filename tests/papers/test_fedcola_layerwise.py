@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.paper_tables.fedcola_layerwise import OPTIONS, SCHEDULES, profiles_by_schedule
-from edgefl.paper_tables.profiles import Profiles
+from tools.paper_tables.fedcola_layerwise import OPTIONS, SCHEDULES, profiles_by_schedule
+from tools.paper_tables.profiles import Profiles
 
 MIB = 2**20
 DOWNLOAD = {  # of one image and one text client, stage 1 and every later one, MiB

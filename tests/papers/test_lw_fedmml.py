@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.paper_tables.lw_fedmml import (
+from tools.paper_tables.lw_fedmml import (
     ADVANCE_RATIO,
     MACS,
     READINGS,
@@ -16,7 +16,7 @@ from edgefl.paper_tables.lw_fedmml import (
     peak,
     total,
 )
-from edgefl.paper_tables.profiles import Profiles
+from tools.paper_tables.profiles import Profiles
 
 MIB = 2**20
 PROFILES = Profiles()

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from edgefl.paper_tables.mcfl_resources import JOINT, both_ways, flops, mean
-from edgefl.paper_tables.mcfl_resources import TABLE as OLD_TABLE
-from edgefl.paper_tables.profiles import Profiles
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from tools.paper_tables.mcfl_resources import JOINT, both_ways, flops, mean
+from tools.paper_tables.mcfl_resources import TABLE as OLD_TABLE
+from tools.paper_tables.profiles import Profiles
 
 IMAGE, TEXT = 21_704_164, 33_033_220  # parameters of a client's model (test_fedcola_colayer.py)
 MODELS = 2 * 4 * 4 * (IMAGE + TEXT)  # bytes both ways of four clients of each kind

@@ -1,4 +1,4 @@
-"""``edgefl papers``: what is said of a table, what is written, and which folders and names it takes."""
+"""``tools/papers.py``: what is said of a table, what is written, and which folders and names it takes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import edgefl
 from edgefl.commands.compare.answer import Ordering, OrderingClaim, OrderingFigure, OrderingRow
-from edgefl.console import main
 from edgefl.errors import RunError, UnknownName
-from edgefl.paper_tables import orderings, papers, pmcmfl
-from edgefl.paper_tables.page_tables import (
+from tools.paper_tables import making, orderings, pmcmfl
+from tools.paper_tables.making import PAGES
+from tools.paper_tables.page_tables import (
     Committed,
     CopiedCell,
     PageTable,
@@ -29,9 +28,7 @@ from edgefl.paper_tables.page_tables import (
     pages_folder,
     plain,
 )
-from edgefl.paper_tables.papers import PAGES
-from edgefl.records.papers import Papers
-from tests.toys.answers import read_back
+from tools.papers import main
 
 BY_HAND = {"orderings": 1}
 """Tables that are a summary in words."""
@@ -86,7 +83,7 @@ def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
     assert [each.to_data() for each in differences(now, OLD)] == [
         {"row": "text", "column": "MiB", "committed": "427.0", "now": "427.1", "within_tolerance": False}
     ]
-    assert papers.compare_table(now, OLD, "")["status"] == "differs"
+    assert making.compare_table(now, OLD, "")["status"] == "differs"
 
 
 def test_a_row_or_a_column_of_one_side_only_is_a_difference() -> None:
@@ -123,17 +120,17 @@ def test_a_table_within_its_tolerance_says_so() -> None:
     now = PageTable(
         "", "peaks", OLD.header, (OLD.rows[0], ("text", "427.1")), tolerance=Tolerance("why", relative=0.01)
     )
-    found = papers.compare_table(now, OLD, "")
+    found = making.compare_table(now, OLD, "")
     assert (found["status"], found["tolerance"]) == ("within tolerance", "within 1 % (why)")
-    assert papers.compare_table(PageTable("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
+    assert making.compare_table(PageTable("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
 
 
 def test_tables_of_one_title_are_paired_in_their_order() -> None:
     other = Committed("", 9, ("kind", "GB"), (("image", "1"),))
     first, second = PageTable("", "a", OLD.header, OLD.rows), PageTable("", "b", other.header, other.rows)
-    assert list(papers.pair_tables([first, second], [OLD, other])) == [(first, OLD), (second, other)]
-    assert list(papers.pair_tables([second], [OLD, other])) == [(None, OLD), (second, other)]
-    assert list(papers.pair_tables([first], [])) == [(first, None)]
+    assert list(making.pair_tables([first, second], [OLD, other])) == [(first, OLD), (second, other)]
+    assert list(making.pair_tables([second], [OLD, other])) == [(None, OLD), (second, other)]
+    assert list(making.pair_tables([first], [])) == [(first, None)]
 
 
 def test_rows_that_a_page_joins_show_every_value_where_they_differ() -> None:
@@ -145,10 +142,10 @@ def test_what_is_copied_is_said() -> None:
     table = PageTable(
         "", "t", ("option", "published", "edgefl"), (("a", CopiedCell(1.5), "1.5"), ("b", CopiedCell(2), "2"))
     )
-    assert papers.copied_cells_note(table) == 'Published figures, copied: column "published".'
+    assert making.copied_cells_note(table) == 'Published figures, copied: column "published".'
     rows = PageTable("", "t", ("", "x", "y"), (("published", CopiedCell(1), CopiedCell(2)), ("ours", "1", "2")))
-    assert papers.copied_cells_note(rows) == 'Published figures, copied: row "published".'
-    assert papers.compare_table(rows, None, "")["published"][0].to_data() == {"row": "published", "column": "x"}
+    assert making.copied_cells_note(rows) == 'Published figures, copied: row "published".'
+    assert making.compare_table(rows, None, "")["published"][0].to_data() == {"row": "published", "column": "x"}
 
 
 # --- tables that need no prediction ----------------------------------------------------------------------------------
@@ -241,64 +238,62 @@ def test_every_section_of_orderings_is_made() -> None:
 
 
 def test_what_needs_training_is_left_out_and_says_how_long_it_takes(tmp_path: Path) -> None:
-    result = edgefl.papers(["orderings"], out=tmp_path / "out")
+    result = making.papers(["orderings"], out=tmp_path / "out")
     assert result["counts"]["not regenerated"] == 17 and result["equal"]
     assert {table["reason"] for table in result["pages"][0]["tables"]} == {"needs about 1 h of training: --train"}
     assert json.loads((tmp_path / "out/papers.json").read_text()) == result.to_data()
-    read_back(Papers, json.dumps(result.to_data()))
     assert (tmp_path / "out/differences.csv").read_text().startswith("page,table,row,column,committed,now")
-    again = edgefl.papers(["orderings"], out=tmp_path / "out")  # its own folder is taken again
+    again = making.papers(["orderings"], out=tmp_path / "out")  # its own folder is taken again
     assert again["counts"] == result["counts"]
 
 
 def test_an_unknown_page_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'pmcmfl'"):
-        edgefl.papers(["pmcmf"], out=tmp_path / "out")
+        making.papers(["pmcmf"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunError, match=r"already holds files \(thesis.tex, ...\); choose another folder"):
-        edgefl.papers(["orderings"], out=tmp_path)
+        making.papers(["orderings"], out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file"):
-        edgefl.papers(["orderings"], out=tmp_path / "thesis.tex")
+        making.papers(["orderings"], out=tmp_path / "thesis.tex")
     with pytest.raises(RunError, match="can't write .*: Not a directory"):
-        edgefl.papers(["orderings"], out=tmp_path / "thesis.tex" / "out")
+        making.papers(["orderings"], out=tmp_path / "thesis.tex" / "out")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"pages": []}'])
 def test_a_file_of_the_results_name_that_is_no_result_is_left_alone(tmp_path: Path, content: str) -> None:
     (tmp_path / "papers.json").write_text(content)
-    with pytest.raises(RunError, match="isn't a result of edgefl papers"):
-        edgefl.papers(["orderings"], out=tmp_path)
+    with pytest.raises(RunError, match="isn't a result of tools/papers.py"):
+        making.papers(["orderings"], out=tmp_path)
     assert (tmp_path / "papers.json").read_text() == content
 
 
 def called(*arguments: str) -> int:
     try:
-        main(list(arguments))
+        return main(list(arguments))
     except SystemExit as end:
         return int(end.code or 0)
-    return 0
 
 
 def test_without_a_name_the_pages_are_listed(capsys: Any) -> None:
-    assert called("papers") == 0
+    assert called() == 0
     lines = capsys.readouterr().out
     assert all(name in lines for name in PAGES) and "1 h (--train)" in lines
-    assert called("papers", "--json") == 0
+    assert called("--as", "json") == 0
     assert [page["page"] for page in json.loads(capsys.readouterr().out)["pages"]] == list(PAGES)
 
 
 def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> None:
-    assert called("papers", "orderings", "-o", str(tmp_path / "out")) == 0
+    assert called("orderings", "-o", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
     assert "not regenerated, 17 tables: needs about 1 h of training: --train" in out
     assert out.endswith(f"Tables: 0 equal, 17 not regenerated.\nFiles: {tmp_path / 'out'}\n")
-    assert called("papers", "orderings", "--all") == 2
-    assert called("papers", "orderigns", "-o", str(tmp_path / "other")) == 2
+    assert called("orderings", "--all") == 2
+    assert called("orderigns", "-o", str(tmp_path / "other")) == 2
     assert "did you mean 'orderings'" in capsys.readouterr().err
 
 
@@ -308,9 +303,9 @@ def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if not page.training_hours])
 def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
-    result = edgefl.papers([name], out=tmp_path)
+    result = making.papers([name], out=tmp_path)
     (page,) = result["pages"]
-    assert result["equal"], list(papers.all_differences(result))
+    assert result["equal"], list(making.all_differences(result))
     assert result["counts"]["not regenerated"] == 0 and page["error"] is None
     for table in page["tables"]:
         with (tmp_path / name / f"{table['table']}.csv").open(newline="") as file:
@@ -328,8 +323,8 @@ def test_a_page_that_says_something_else_is_told_cell_by_cell(
         (tmp_path / path.name).write_bytes(path.read_bytes())
     page = tmp_path / "fedcola-colayer.md"
     page.write_text(page.read_text(encoding="utf-8").replace("| 316.98 | 316.98 |", "| 316.98 | 317.98 |"))
-    monkeypatch.setattr(papers, "pages_folder", lambda: tmp_path)
-    assert called("papers", "fedcola-colayer", "-o", str(tmp_path / "out")) == 1
+    monkeypatch.setattr(making, "pages_folder", lambda: tmp_path)
+    assert called("fedcola-colayer", "-o", str(tmp_path / "out")) == 1
     line = "fedcola-colayer  downloads  mlp  edgefl, MiB     317.98  316.98"
     assert line in capsys.readouterr().out
     lines = (tmp_path / "out/differences.csv").read_text().splitlines()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import edgefl
-from edgefl.paper_tables.pmcmfl import beside
-from edgefl.paper_tables.profiles import payloads
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from tools.paper_tables.pmcmfl import beside
+from tools.paper_tables.profiles import payloads
 
 MIB, WIDTH = 2**20, 768
 # everything but the last layer of the head: patches, class and mask token, positions, words; two experts in each of 12

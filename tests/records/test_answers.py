@@ -79,7 +79,6 @@ READ_BACK = {
     "devices check": "devices check it.yaml --device phone-mid --json",
     "devices check A B": "devices check it.yaml compared.yaml --device phone-mid --json",
     "devices list": "devices list --json",
-    "devices validate": "devices validate --device jetson-xavier-nx-8gb --json",
     "parts": "parts --as json",
     "compare": "compare {run} --json",
     "sweep": "sweep it.yaml --vary schedule.stages=1,2,3 --sensitivity 2x --json",
@@ -93,11 +92,10 @@ READ_BACK = {
     "explain": "explain {run} --round 1 --client 0 --json",
     "trace": "trace {run} -o t.json --json",
     "export": "export {run} --to csv -o csv --json",
-    "papers list": "papers --json",
 }
 """For each answer a command that prints it."""
 
-ELSEWHERE = {"calibrate", "tune", "bench", "analyse --shard", "emulate", "papers"}
+ELSEWHERE = {"calibrate", "tune", "bench", "analyse --shard"}
 """Answers that take long to make: the tests of their commands read them back."""
 
 

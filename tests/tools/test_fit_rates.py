@@ -9,7 +9,6 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from edgefl.commands.devices.published import MeasuredQuantity, measured_quantities
 from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, load_fitted_rates, processor_of
@@ -17,6 +16,7 @@ from edgefl.devices.profile import Hardware
 from edgefl.devices.written_facts import library_folder
 from tools import fit_rates
 from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
+from tools.published_steps.predicting import MeasuredQuantity, measured_quantities
 
 PEAK, BANDWIDTH, HOST = 1e11, 1e10, 2e-5
 KNOWN: dict[ProcessorType, dict[str, float]] = {

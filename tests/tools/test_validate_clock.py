@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from edgefl.emulation.kernel import missing
+from tools.emulation.kernel import missing
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "validate_clock.py"
 

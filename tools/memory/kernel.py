@@ -16,14 +16,14 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.data import Federation
-from edgefl.emulation.client_process import Data
-from edgefl.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
-from edgefl.emulation.kernel import check
-from edgefl.emulation.links import Rates
 from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.training import Assignment
+from tools.emulation.client_process import Data
+from tools.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
+from tools.emulation.kernel import check
+from tools.emulation.links import Rates
 
 MIB = 1 << 20
 LOW, HIGH, STEP = 0.5, 1.5, 0.01

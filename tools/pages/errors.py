@@ -62,17 +62,7 @@ EXIT_CODES = {
     "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
     "calibrate": ("the machine was measured; with `--out`, the profile is written", "", "`--serve` always ends so"),
-    "emulate": (
-        "both runs are finished and held against each other",
-        "the server's work failed while it ran",
-        "clients, links and limits are removed; the emulation can't be resumed",
-    ),
     "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
-    "papers": (
-        "every table that was made again is as committed",
-        "a table differs from the committed one",
-        "with `--train`, the same command goes on",
-    ),
     "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""

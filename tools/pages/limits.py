@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from edgefl import units
-from edgefl.commands.devices.agreement import agreement
-from edgefl.commands.devices.published import foretold, key_of, source_of
 from edgefl.devices import device_names, link_names, load_device, load_link
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import classes
 from edgefl.devices.profile import Device, hardware
 from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
 from edgefl.devices.written_facts import Fact
-from edgefl.records.published import Estimate, Unseen
 from tools.pages.devices import CONFIDENCES, OWN, new_in_modes
 from tools.pages.markdown import table
+from tools.published_steps.agreement import agreement
+from tools.published_steps.answer import Estimate, Unseen
+from tools.published_steps.predicting import foretold, key_of, source_of
 
 
 def limit_blocks() -> dict[str, str]:

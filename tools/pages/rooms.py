@@ -9,7 +9,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = {
     "cli": "commands that people type",
-    "paper_tables": "tables of papers, again",
     "commands": "one for each command",
     "scenario": "a file; rounds",
     "planning": "who, at what cost; tables",

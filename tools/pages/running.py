@@ -192,7 +192,9 @@ class Shelf:
         if "interrupt" in block.marks:
             code, text = _interrupted(words)
         elif words[0] == "edgefl":
-            code, text = _apart(words) if block.slow else _here(words)
+            code, text = _apart(["-m", "edgefl", *words[1:]]) if block.slow else _here(words)
+        elif words[0] == "python" and words[1].startswith("tools/"):
+            code, text = _apart([str(ROOT / words[1]), *words[2:]])
         elif words[0] == "python" and words[1].endswith(".py"):
             code, text = _script(words[1])
         else:
@@ -230,7 +232,7 @@ def _here(words: list[str]) -> tuple[int, str]:
 
 
 def _apart(words: list[str]) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "edgefl", *words[1:]], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + _messages(done.stderr)
 
 

@@ -1,1 +1,1 @@
-"""Predictions held against published measurements of training: ``edgefl devices validate``."""
+"""``edgefl devices check``."""

@@ -19,10 +19,7 @@ from edgefl.records.answer import Answer
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.devices import Calibration, DeviceCheck, DeviceChecks, FleetClients, Library
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.emulated import Emulation
 from edgefl.records.host import HostWork, Scratch
-from edgefl.records.papers import PaperPages, Papers
-from edgefl.records.published import PublishedAgreement
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
@@ -37,11 +34,11 @@ FILES: dict[str, type[Record]] = {
 ANSWERS: dict[str, type[Answer]] = {
     "profile": Profile, "profile --clients": FleetClients, "profile --compare": ComparedProfiles,
     "cost-diff": CostDifference, "devices check": DeviceCheck, "devices check A B": DeviceChecks,
-    "devices list": Library, "devices validate": PublishedAgreement, "calibrate": Calibration, "parts": Parts,
+    "devices list": Library, "calibrate": Calibration, "parts": Parts,
     "compare": ComparedRuns, "sweep": Sweep, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
     "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "analyse --shard": ShardOfAnalysis,
     "validate": ValidScenario, "run": RunAnswer, "verify": Verified, "explain": Explanation, "trace": TraceAnswer,
-    "export": Exported, "emulate": Emulation, "papers": Papers, "papers list": PaperPages,
+    "export": Exported,
 }  # fmt: skip
 """What a command prints with ``--json``, in the order of the page that tells it.
 

@@ -20,7 +20,6 @@ from torch import Tensor
 import edgefl
 from edgefl.commands.explain.command import explain
 from edgefl.devices import load_link
-from edgefl.errors import EmulationError
 from edgefl.methods import ServerState
 from edgefl.planning.setup import Setup
 from edgefl.training import Assignment, Inline
@@ -307,13 +306,3 @@ def test_a_killed_run_ends_with_the_same_bytes(games: Games) -> None:
     for table in ("rounds", "clients"):
         assert journal.tables[table] == [r for r in told.tables[table] if r["round"] > 1]
     assert journal.result == told.result  # type: ignore[attr-defined]
-
-
-def test_an_emulation_has_none(tiny: Tiny) -> None:
-    from edgefl.commands.emulate.machines import check_scope
-    from edgefl.scenario import load
-    from edgefl.setup.compose import compose
-
-    scenario = load(tiny(fleet={"relays": 2}))
-    with pytest.raises(EmulationError, match="fleet.relays aren't emulated"):
-        check_scope(scenario, compose(scenario))

@@ -1,1 +1,0 @@
-"""``edgefl emulate``: clients as processes of this machine, held against the simulation of the same scenario."""

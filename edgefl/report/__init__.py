@@ -1,1 +1,0 @@
-"""Output for people: summaries of runs, tables on the console, figures, and progress lines."""

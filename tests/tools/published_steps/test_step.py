@@ -1,0 +1,113 @@
+"""The steps of published measurements against closed forms: attention that isn't fused, and networks of no library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from edgefl.cost.client_cost import ComputeCost
+from edgefl.devices.measurements import Measurement, measurements
+from edgefl.operator_classes import OperatorClass
+from tools.published_steps.step import network, step_cost
+
+VIT = next(row for row in measurements() if row.model == "vit_tiny_patch16_224")
+BATCH, TOKENS, WIDTH, HEADS, DEPTH, HIDDEN = 2, 197, 192, 3, 12, 768
+
+
+def of_class(cost: ComputeCost, kind: OperatorClass) -> tuple[float, float]:
+    """FLOPs and bytes of a class of operators."""
+    flops, moved, times, kinds = cost.operators.T
+    return tuple(float((each * times)[kinds == kind].sum()) for each in (flops, moved))  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, ComputeCost]:
+    row = replace(VIT, batch=BATCH)
+    return {version: step_cost(replace(row, framework=f"PyTorch {version}"), gpu=False) for version in ("1.13", "2.0")}
+
+
+def test_attention_before_pytorch_2_is_two_products_forward_and_four_backward(costs: dict[str, ComputeCost]) -> None:
+    product = 2 * BATCH * TOKENS**2 * WIDTH  # of all heads: scores, or what they weigh
+    assert of_class(costs["1.13"], OperatorClass.ATTENTION)[0] == DEPTH * 6 * product
+    assert of_class(costs["2.0"], OperatorClass.ATTENTION)[0] == DEPTH * 7 * product  # the scores again
+    assert costs["1.13"].forward_flops == costs["2.0"].forward_flops
+    dense = 2 * BATCH * TOKENS * WIDTH * (4 * WIDTH + 2 * HIDDEN)  # of a block: queries, keys, values, output, MLP
+    patches, classes = 2 * BATCH * 196 * WIDTH * 3 * 16**2, 2 * BATCH * WIDTH * 1000
+    assert costs["1.13"].forward_flops == DEPTH * (dense + 2 * product) + patches + classes
+
+
+def test_scores_are_written_and_read_where_attention_is_not_fused(costs: dict[str, ComputeCost]) -> None:
+    scores = 4 * BATCH * HEADS * TOKENS**2
+    # softmax reads and writes them, forward and backward; so does each product
+    more = costs["1.13"].operators[:, 1] @ costs["1.13"].operators[:, 2]
+    fewer = costs["2.0"].operators[:, 1] @ costs["2.0"].operators[:, 2]
+    assert DEPTH * 9 * scores < more - fewer < DEPTH * 16 * scores
+    # and the weights of all blocks are kept for the backward pass
+    assert costs["1.13"].peak_memory_bytes - costs["2.0"].peak_memory_bytes > (DEPTH - 1) * scores
+
+
+def test_whether_attention_is_fused_does_not_outlive_the_network(costs: dict[str, ComputeCost]) -> None:
+    from timm.layers import use_fused_attn  # after torchvision, which edgefl imports without its compiled part
+
+    before = use_fused_attn(), use_fused_attn(experimental=True)
+    with torch.device("meta"):
+        blocks = network(replace(VIT, framework="PyTorch 1.13")).module.blocks
+    assert not blocks[0].attn.fused_attn
+    assert (use_fused_attn(), use_fused_attn(experimental=True)) == before
+
+
+def a_step(model: str) -> tuple[Measurement, ComputeCost]:
+    row = replace(next(row for row in measurements() if row.model == model), batch=2)
+    return row, step_cost(row, gpu=True)
+
+
+def test_lenet_and_the_mlp_have_the_flops_of_their_layers() -> None:
+    row, cost = a_step("lenet5")
+    layers = [2 * 28**2 * 6 * 25, 2 * 10**2 * 16 * 6 * 25, *(2 * i * o for i, o in ((400, 120), (120, 84), (84, 10)))]
+    assert cost.forward_flops == row.batch * sum(layers)
+    assert cost.backward_flops == row.batch * (2 * sum(layers) - layers[0])  # no gradient of the images
+    row, cost = a_step("mlp-784-256-128-64-10")
+    layers = [2 * i * o for i, o in ((784, 256), (256, 128), (128, 64), (64, 10))]
+    assert cost.forward_flops == row.batch * sum(layers)
+    with torch.device("meta"):
+        assert sum(p.numel() for p in network(row).module.parameters()) == sum(layers) // 2 + 10
+
+
+def test_the_first_resnet_computes_less_than_the_later_one() -> None:
+    """3.86 and 4.09 billion multiplications a picture, as published; both have the same weights."""
+    row, cost = a_step("resnet50-v1")
+    later = step_cost(replace(row, library="torchvision", model="resnet50"), gpu=True)
+    assert cost.forward_flops / (2 * row.batch) == pytest.approx(3.86e9, rel=0.01)
+    assert later.forward_flops / (2 * row.batch) == pytest.approx(4.09e9, rel=0.01)
+    assert cost.memory_bytes["parameters"] == later.memory_bytes["parameters"]
+
+
+def test_the_shufflenet_for_small_pictures_keeps_their_size_in_its_first_layers() -> None:
+    row, cost = a_step("shufflenet_v2_x1_0-cifar")
+    flops, _, times, kinds = cost.operators.T
+    first = 2 * row.batch * 32 * 32 * 24 * 3 * 9  # 24 channels at all 32 x 32 places
+    assert first in flops[kinds == OperatorClass.CONVOLUTION]
+    assert times[kinds == OperatorClass.DEPTHWISE_CONVOLUTION].sum() == 2 * (3 + 16)  # three blocks have two
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("distilbert-base-uncased", 66_959_624), ("bert-large-uncased", 335_150_088)],
+)
+def test_texts_are_classified_by_the_published_networks(model: str, parameters: int) -> None:
+    row = next(row for row in measurements() if row.model == model and row.classes == 8)
+    with torch.device("meta"):
+        assert sum(p.numel() for p in network(row).module.parameters()) == parameters
+
+
+def test_every_last_layer_is_found() -> None:
+    rows = [row for row in measurements() if row.trained == "last layer"]
+    assert len(rows) == 35
+    for model in ("efficientformer_l1", "fastvit_t8", "mobilevitv2_050"):
+        row = replace(next(row for row in rows if row.model == model), batch=1)
+        with torch.device("meta"):
+            built = network(row)
+        names = [name for name, _ in built.module.named_parameters() if name.startswith(built.last)]
+        assert len(names) == (4 if model == "efficientformer_l1" else 2)  # it has two heads

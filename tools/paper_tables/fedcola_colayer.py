@@ -1,0 +1,34 @@
+"""docs/papers/fedcola-colayer.md: FedCola's download of one image and one text client in a round (Tables 3 and 8)."""
+
+from __future__ import annotations
+
+from tools.paper_tables.page_tables import CopiedCell, PageTable, mib
+from tools.paper_tables.profiles import Profiles
+
+PUBLISHED = {"none": 208.81, "attention": 262.95, "mlp": 316.98, "blocks": 371.26}
+"""MiB for each co-layer option."""
+CREAMFL = 211.74
+"""MiB of CreamFL with 500 public pairs."""
+BLOCKS, PAIRS, WIDTH = 12, 500, 384
+"""Of the page's scenarios: ViT-small has 12 blocks of width 384."""
+
+
+def download(profiles: Profiles, name: str) -> float:
+    """Bytes that one image and one text client download in a round of this scenario."""
+    return sum(row.download_bytes for row in profiles.profile_of(name).rows if row.kind in ("image", "text"))
+
+
+def tables(profiles: Profiles) -> list[PageTable]:
+    """The page's table."""
+    down = {option: download(profiles, f"fedcola-colayer-{option}") for option in PUBLISHED}
+    creamfl = download(profiles, "fedcola-creamfl")
+    rows = []
+    for option, published in PUBLISHED.items():
+        partners = (down[option] - down["none"]) // 4
+        parameters = f"{down['none'] // 4:,}" if option == "none" else f"+ 2 x {BLOCKS} x {partners // (2 * BLOCKS):,}"
+        rows.append((option, CopiedCell(published), mib(down[option], 2), parameters))
+    tables_sent = (creamfl - down["none"]) // (4 * PAIRS * WIDTH)
+    rows.append((f"CreamFL, {PAIRS} public pairs", CopiedCell(CREAMFL), mib(creamfl, 2),
+                 f"+ {tables_sent} x {PAIRS} x {WIDTH}"))  # fmt: skip
+    header = ("co-layers", "published, MiB", "edgefl, MiB", "parameters")
+    return [PageTable("", "downloads", header, tuple(rows))]

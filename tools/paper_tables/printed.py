@@ -1,0 +1,110 @@
+"""The result of ``tools/papers.py``: the pages, which tables equal the committed ones, and which cells don't."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from edgefl.drawing.text_tables import NOTHING, new_table, print_section, screen
+from tools.paper_tables.answer import MadePage, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
+from tools.paper_tables.making import all_differences
+
+MOST_CELLS = 40
+"""Differing cells that are printed, about a screen; all of them are in differences.csv."""
+
+
+def print_page_list(result: PaperPages, console: Console | None = None) -> None:
+    """Print the result of ``list_papers``: a line for each page."""
+    console = console or screen()
+    table = new_table("page", "what", "tables", "figures", "takes about", left=(0, 1))
+    for page in result.pages:
+        table.add_row(page.page, page.what, str(page.tables), str(page.figures or NOTHING), _takes(page))
+    note = "tools/papers.py NAME makes a page's tables again and compares them, --all those of all pages."
+    print_section(console, "Pages of docs/papers", table, note)
+
+
+def _takes(page: PaperPage) -> str:
+    if page.training_hours:
+        return f"{page.training_hours:g} h (--train)"
+    minutes = page.minutes
+    return f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
+
+
+def print_papers(result: Papers, console: Console | None = None) -> None:
+    """Print the result of ``papers``: a line for each table, then the cells that differ."""
+    console = console or screen()
+    for page in result.pages:
+        table = new_table("table", "cells", "copied", "compared with the page", left=(0, 3))
+        for each in page.tables:
+            if each.status != "not regenerated":
+                cells = sum(len(row) for row in each.rows)
+                table.add_row(each.table, str(cells), str(len(each.published) or NOTHING), _status(each))
+        if table.row_count:
+            print_section(console, page.page, table, "\n".join(_figures(page.figures)))
+        else:
+            console.print(Text(page.page, style="bold"))
+        _print_skipped(console, page)
+    _print_cells(console, result)
+    counts = result.counts
+    words = [f"{counts['equal']} equal"]
+    words += [f"{counts[word]} {text}" for word, text in (
+        ("within tolerance", "equal within the tolerance"), ("differs", "different"),
+        ("not regenerated", "not regenerated")) if counts[word]]  # fmt: skip
+    copied = any(table.published for page in result.pages for table in page.tables)
+    note = "  Copied cells are figures of publications." if copied else ""
+    console.print(Text(f"Tables: {', '.join(words)}.{note}"))
+    console.print(Text(f"Files: {result.output}", overflow="fold"), soft_wrap=True)
+
+
+def _status(table: PaperTable) -> str:
+    near = sum(each.within_tolerance for each in table.differences)
+    far = len(table.differences) - near
+    if table.status == "equal":
+        return "equal"
+    if table.status == "within tolerance":
+        return f"{_cell_count_text(near)} equal {table.tolerance}"
+    return table.reason or f"{_cell_count_text(far)} differ{'s' if far == 1 else ''}"
+
+
+def _cell_count_text(cells: int) -> str:
+    return f"{cells} cell" + ("s" if cells != 1 else "")
+
+
+def _figures(figures: Sequence[PaperFigure]) -> list[str]:
+    lines = []
+    for figure in figures:
+        share = figure.differing_pixels
+        said = "its size isn't the committed one's" if share is None else f"{100 * share:.2g} % of its pixels differ"
+        lines.append(f"{figure.file}: {'equal to the committed figure' if share == 0 else said}")
+    return lines
+
+
+def _print_skipped(console: Console, page: MadePage) -> None:
+    """Print what wasn't made, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for each in page.tables:
+        if each.status == "not regenerated":
+            reasons.setdefault(each.reason or "", []).append(each.heading or each.table)
+    for reason, headings in reasons.items():
+        word = "table" if len(headings) == 1 else "tables"
+        console.print(Text(f"not regenerated, {len(headings)} {word}: {reason}"))
+    if reasons:
+        console.print()
+
+
+def _print_cells(console: Console, result: Papers) -> None:
+    """Print the cells that differ by more than the tolerance."""
+    cells = [each for each in all_differences(result) if not each[2].within_tolerance]
+    if not cells:
+        return
+    shown = new_table("page", "table", "row", "column", "committed", "now", left=(0, 1, 2, 3))
+    for page, table, each in cells[:MOST_CELLS]:
+        shown.add_row(page, table, each.row, each.column, _cell(each.committed), _cell(each.now))
+    more = f"{len(cells) - MOST_CELLS} more are in differences.csv" if len(cells) > MOST_CELLS else ""
+    print_section(console, "Cells that differ", shown, more)
+
+
+def _cell(text: str | None) -> str:
+    return NOTHING if text is None else text or "(empty)"
