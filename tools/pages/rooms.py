@@ -8,10 +8,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = {
-    "cli": "commands that people type",
+    "testing": "parts of one's own",
     "commands": "one for each command",
+    "console": "what people type",
+    "cells": "many runs and prices",
+    "setup": "objects from a scenario",
+    "drawing": "tables, charts, pages",
+    "results": "facts of runs",
     "scenario": "a file; rounds",
-    "planning": "who, at what cost; tables",
+    "planning": "who, at what cost",
     "training": "real training; this machine",
     "methods": "what is learnt, priced, cut",
     "work": "what a node does; folders",
