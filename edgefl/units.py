@@ -8,11 +8,12 @@ fractions, and rounded once at the end. Negative values are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import inf, isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
@@ -45,12 +46,24 @@ _LARGEST_INTEGER = 2**63 - 1
 """Whole amounts become arrays of int64."""
 
 
+NEARLY = 0.9995
+"""An amount is shown in a unit from this share of its least on: 0.9999 MiB as "1 MiB", not as "1024 KiB"."""
+
+
+class ShownUnit(NamedTuple):
+    """A unit in which amounts are shown: how many base units it is, and the amount from which it is used."""
+
+    name: str
+    factor: float
+    least: float
+
+
 @dataclass(frozen=True, eq=False)
 class Quantity:
     """One kind of quantity: its noun and example for error messages, and the factor of each unit to the base unit.
 
     ``whole`` quantities are rounded to integers; values above ``most`` are refused, and so are those between 0 and
-    ``least_bare`` without a unit.
+    ``least_bare`` without a unit.  ``word`` is what the names of fields with such amounts end with.
     """
 
     noun: str
@@ -59,11 +72,52 @@ class Quantity:
     whole: bool = False
     most: float = inf
     least_bare: int = 0
+    word: str = ""
+    shown: Mapping[str, float] = field(default_factory=dict)
+    """The units in which amounts are shown, each with the amount from which it is, ascending; by default the base unit.
+
+    Every table, figure and page reads them here, the scripts of pages from ``to_page``.
+    """
 
     @property
     def unit(self) -> str:
         """The base unit; empty if it has no name."""
         return next((name for name, factor in self.factors.items() if name and factor == 1), "")
+
+    @cached_property
+    def steps(self) -> Sequence[ShownUnit]:
+        """The units in which amounts are shown, ascending."""
+        found = self.shown or {self.unit: 1.0}
+        return [ShownUnit(name, float(self.factors.get(name, 1)), least) for name, least in found.items()]
+
+    def unit_for(self, amount: float) -> ShownUnit:
+        """The unit in which an amount is shown: the largest that isn't above it, for 0 the base unit."""
+        steps = self.steps
+        if amount == 0:
+            return next((step for step in steps if step.factor == 1), steps[0])
+        return next((step for step in reversed(steps) if amount >= step.least * NEARLY), steps[0])
+
+    def show(self, amount: float, digits: int = 3) -> str:
+        """An amount as text with about so many digits: "12.3 MiB"; a share in percent."""
+        if amount == inf:
+            return "unlimited"
+        if amount < 0:
+            return "-" + self.show(-amount, digits)
+        unit = self.unit_for(amount)
+        number = amount / unit.factor
+        if unit.name == "%":
+            return f"{float(f'{number:.{digits}g}'):.15g} {unit.name}"
+        places = max(0, digits - len(str(int(number + 0.5 * 10 ** (1 - digits)))))
+        text = f"{number:.{places}f}"
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit.name}".rstrip()
+
+    def to_page(self) -> dict[str, Any]:
+        """What a page's script needs to write and read amounts as this does (``explore/units.js``)."""
+        return {
+            "steps": self.steps, "factors": {name: float(factor) for name, factor in self.factors.items()},
+            "binary": any(step.factor == 1024 for step in self.steps), "example": self.example,
+            "least_bare": self.least_bare,
+        }  # fmt: skip
 
     def parse(self, value: object) -> float:
         """``value`` in the base unit.  Raises UnitError if it can't be parsed, is negative, or is too large."""
@@ -183,6 +237,11 @@ def _units(*names: str, binary: bool = False, small: bool = False, scale: int | 
     return {prefix + name: Fraction(1) * factor * scale for name in names for prefix, factor in prefixes.items()}
 
 
+def _decimal(unit: str) -> dict[str, float]:
+    """The units with decimal prefixes, each shown from its own size on."""
+    return {prefix + unit: float(factor) for prefix, factor in _DECIMAL.items() if prefix != "K"}
+
+
 _PLAIN = {"": Fraction(1)}
 _TIME = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000)}
 _TIME |= {name: Fraction(1) for name in ("s", "sec", "second", "seconds")}
@@ -192,18 +251,37 @@ _TIME |= {name: Fraction(86400) for name in ("d", "day", "days")}
 
 BYTES = Quantity(
     "number of bytes", "48 MiB", _PLAIN | _units("B", binary=True) | {"bytes": Fraction(1)}, whole=True,
-    least_bare=2**20,
+    least_bare=2**20, word="bytes", shown={"B": 1.0, **{f"{prefix}B": float(size) for prefix, size in _BINARY.items()}},
 )  # fmt: skip
-FLOPS = Quantity("number of FLOPs", "2 TFLOP", _PLAIN | _units("FLOP", "FLOPs"))
-RATE = Quantity("rate of FLOPs per second", "236 GFLOP/s", _PLAIN | _units("FLOP/s", "FLOPs/s", "FLOPS"))
+FLOPS = Quantity("number of FLOPs", "2 TFLOP", _PLAIN | _units("FLOP", "FLOPs"), word="flops", shown=_decimal("FLOP"))
+RATE = Quantity(
+    "rate of FLOPs per second", "236 GFLOP/s", _PLAIN | _units("FLOP/s", "FLOPs/s", "FLOPS"), word="flops_per_second",
+    shown=_decimal("FLOP/s"),
+)  # fmt: skip
 BITS_PER_SECOND = Quantity(
     "rate of bits per second", "20 Mbit/s",
     _PLAIN | _units("bit/s", "bps", "b/s", binary=True) | _units("B/s", binary=True, scale=8),
+    word="bits_per_second", shown=_decimal("bit/s"),
 )  # fmt: skip
-BYTES_PER_SECOND = Quantity("rate of bytes per second", "25.6 GB/s", _PLAIN | _units("B/s", binary=True))
-SECONDS = Quantity("number of seconds", "10 min", _PLAIN | _TIME)
-JOULES = Quantity("number of joules", "2 kJ", _PLAIN | _units("J", small=True) | _units("Wh", small=True, scale=3600))
-WATTS = Quantity("number of watts", "6.4 W", _PLAIN | _units("W", small=True))
+BYTES_PER_SECOND = Quantity(
+    "rate of bytes per second", "25.6 GB/s", _PLAIN | _units("B/s", binary=True), word="bytes_per_second",
+    shown=_decimal("B/s"),  # as data sheets give bandwidths
+)  # fmt: skip
+SECONDS = Quantity(
+    "number of seconds", "10 min", _PLAIN | _TIME, word="seconds",
+    shown={"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 120.0, "h": 7200.0, "d": 172800.0},
+)  # fmt: skip
+JOULES = Quantity(
+    "number of joules", "2 kJ", _PLAIN | _units("J", small=True) | _units("Wh", small=True, scale=3600), word="joules",
+    shown={"mJ": 1e-3, **_decimal("J")},
+)  # fmt: skip
+WATTS = Quantity(
+    "number of watts", "6.4 W", _PLAIN | _units("W", small=True), word="watts", shown={"mW": 1e-3, **_decimal("W")}
+)
+GRAMS = Quantity(
+    "number of grams", "3 kg", _PLAIN | _units("g", small=True) | {"t": Fraction(10**6)}, word="grams",
+    shown={"ug": 1e-6, "mg": 1e-3, "g": 1.0, "kg": 1e3, "t": 1e6},
+)  # fmt: skip
 CARBON_INTENSITY = Quantity(
     "number of grams per kWh", "400 g/kWh",
     _PLAIN | {"g/kWh": Fraction(1), "kg/kWh": Fraction(1000), "kg/MWh": Fraction(1), "g/MJ": Fraction(36, 10)},
@@ -215,85 +293,18 @@ SAMPLES_PER_SECOND = Quantity(
     "rate of samples per second", "120 samples/s",
     {u: Fraction(1) for u in ("", "samples/s", "images/s", "img/s", "sequences/s")},
 )  # fmt: skip
-SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0)
+SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0, word="share", shown={"%": 0.01})
 
+NAMED: Mapping[str, Quantity] = {
+    each.word: each
+    for each in (RATE, BITS_PER_SECOND, BYTES_PER_SECOND, BYTES, FLOPS, SECONDS, JOULES, WATTS, GRAMS, SHARE)
+}
+"""Quantities by the words that names of fields end with."""
 
-def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
-    """``value`` in the largest unit of ``steps`` (ascending) that isn't above it, with about ``digits`` digits."""
-    if value == inf:
-        return "unlimited"
-    if value < 0:
-        return "-" + _show(-value, steps, digits)
-    if value == 0:
-        return f"0 {next((unit for factor, unit in steps if factor == 1), steps[0][1])}"
-    factor, unit = steps[0]
-    for f, u in steps:
-        if value >= f * 0.9995:  # 0.9999 MiB is shown as "1 MiB", not as "1024 KiB"
-            factor, unit = f, u
-    number = value / factor
-    places = max(0, digits - len(str(int(number + 0.5 * 10 ** (1 - digits)))))
-    text = f"{number:.{places}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-
-
-def show_bytes(value: float) -> str:
-    """Bytes as text with binary prefixes: "12.3 MiB"."""
-    names = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    return _show(value, [(1024.0**i, name) for i, name in enumerate(names)])
-
-
-def _decimal(unit: str) -> list[tuple[float, str]]:
-    return [(1000.0**i, prefix + unit) for i, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))]
-
-
-def show_flops(value: float) -> str:
-    """FLOPs as text: "1.24 TFLOP"."""
-    return _show(value, _decimal("FLOP"))
-
-
-def show_rate(value: float) -> str:
-    """FLOPs per second as text: "236 GFLOP/s"."""
-    return _show(value, _decimal("FLOP/s"))
-
-
-def show_bits_per_second(value: float) -> str:
-    """Bits per second as text: "20 Mbit/s"."""
-    return _show(value, _decimal("bit/s"))
-
-
-def show_bytes_per_second(value: float) -> str:
-    """Bytes per second as text with decimal prefixes, as data sheets give bandwidths: "25.6 GB/s"."""
-    return _show(value, _decimal("B/s"))
-
-
-def show_seconds(value: float) -> str:
-    """Seconds as text: "4.2 ms", "83.5 s", "12.1 min", "3.4 h" or "2.5 d"."""
-    steps = [(1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (120.0, "min"), (7200.0, "h"), (172800.0, "d")]
-    size = {"min": 60.0, "h": 3600.0, "d": 86400.0}
-    if value == inf or value < 0 or value < 120.0 * 0.9995:
-        return _show(value, steps[:3]) if value >= 0 else "-" + show_seconds(-value)
-    unit = next(u for f, u in reversed(steps) if value >= f * 0.9995)
-    return _show(value, [(size[unit], unit)])
-
-
-def show_joules(value: float) -> str:
-    """Joules as text: "1.2 kJ"."""
-    return _show(value, [(1e-3, "mJ"), *_decimal("J")])
-
-
-def show_grams(value: float) -> str:
-    """Grams as text: "3.1 g" or "1.2 kg"."""
-    return _show(value, [(1e-6, "ug"), (1e-3, "mg"), (1.0, "g"), (1e3, "kg"), (1e6, "t")])
-
-
-def show_watts(value: float) -> str:
-    """Watts as text: "6.4 W"."""
-    return _show(value, [(1e-3, "mW"), *_decimal("W")])
-
-
-def show_share(value: float) -> str:
-    """A share (0 to 1) as text in percent: "40 %"."""
-    return f"{value * 100:.3g} %"
+show_bytes, show_flops, show_rate = BYTES.show, FLOPS.show, RATE.show
+show_bits_per_second, show_bytes_per_second = BITS_PER_SECOND.show, BYTES_PER_SECOND.show
+show_seconds, show_joules, show_watts, show_grams = SECONDS.show, JOULES.show, WATTS.show, GRAMS.show
+show_share = SHARE.show
 
 
 def setting_text(value: object, quantity: Quantity) -> str:

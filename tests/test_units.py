@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from edgefl import units
+from edgefl.commands.compare.table import scale_of
+from edgefl.drawing.charts.chart import ChartAxis
+from edgefl.drawing.text_tables import field_formatter
 from edgefl.errors import UnitError
 
 
@@ -229,3 +232,29 @@ def test_what_is_written_is_read_as_the_same_amount(quantity: units.Quantity, fi
 )
 def test_a_setting_is_written_as_users_write_it(quantity: units.Quantity, value: object, text: str) -> None:
     assert units.setting_text(value, quantity) == text
+
+
+WORDS = ("bytes", "flops", "seconds", "joules", "share")
+MANTISSAS = (1, 1.0049, 1.28, 2.5, 5, 7.2, 9.9951, 9.996)
+AMOUNTS = [mantissa * 10.0**power for power in range(-6, 19) for mantissa in MANTISSAS]
+AMOUNTS += [0.0, 59.0, 119.0, 119.96, 7199.0, 7200.0, 172799.0, 172800.0, 1023.6, 128.5 * 1024, 2.0**60]
+"""What all that prints amounts is asked to print, the page's script too (``tests/report/test_explore_page.py``)."""
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_tables_columns_and_figures_read_one_table_of_units(word):
+    for amount in AMOUNTS:
+        text = units.NAMED[word].show(amount)
+        assert field_formatter(f"all_{word}")(amount) == text
+        number, _, unit = text.partition(" ")
+        factor, title = ChartAxis("", word).scale([amount])
+        column_factor, column_unit, decimals = scale_of(f"all_{word}", amount)
+        assert (title, column_unit, column_factor) == (unit, unit, factor), amount
+        for shown in (f"{amount / factor:.3g}", f"{amount / column_factor:.{decimals}f}"):
+            assert float(shown) == pytest.approx(float(number), rel=0.0051, abs=0.0051), amount
+
+
+def test_five_terajoules_are_never_five_thousand_gigajoules():
+    assert units.show_joules(5e12) == "5 TJ"
+    assert scale_of("energy_joules", 5e12) == (1e12, "TJ", 2)
+    assert ChartAxis("energy", "joules").scale([5e12]) == (1e12, "energy, TJ")

@@ -16,11 +16,8 @@ from edgefl.drawing.text_tables import score, screen, title_of
 from edgefl.errors import visible
 from edgefl.records.reading import from_data
 from edgefl.records.record import UNSET, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundCourse, RoundTimes, ServerWorkRecord, split_of
+from edgefl.records.rounds import SHORT, EarlyStop, Metrics, Round, RoundCourse, RoundTimes, ServerWorkRecord, split_of
 from edgefl.results.facts import own_metrics
-
-SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity": "perplexity"}
-"""Metrics shown in a progress line, and their short names."""
 
 TRAINING_SHARE = 0.9
 """Share of a round that its clients' training counts for; the rest is aggregation and evaluation.

@@ -6,7 +6,7 @@ A budget reads the price of rounds and says how much of its resource they take.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -17,18 +17,11 @@ from numpy.typing import ArrayLike
 from edgefl import registry, units
 from edgefl.arrays import Floats, Integers
 from edgefl.devices.profile import Device, Link
-from edgefl.errors import PluginError
+from edgefl.errors import PluginError, UnknownName
 
-FIELDS: Mapping[str, str] = {
-    "memory": "memory",
-    "flops": "flops_per_round",
-    "bytes": "bytes_per_round",
-    "seconds": "seconds_per_round",
-    "joules": "energy_per_round",
-}
-"""The budgets of every verdict, limited or not, in the order of its costs, and their fields of ``fleet.budgets``."""
-BUDGETS = tuple(FIELDS)
-"""The budgets of every verdict; those that a scenario states beside them follow in the order of their names."""
+BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
+"""The budgets of every verdict, limited or not, in the order of its costs; those that a scenario states beside them
+follow in the order of their names."""
 
 
 @dataclass(frozen=True)
@@ -84,25 +77,43 @@ class Budget(ABC):
     noun: ClassVar[str]
     """What sentences and tables call it: ``needs energy of 500 J where 250 J is allowed``."""
     quantity: ClassVar[units.Quantity]
-    """How amounts are written and read; of a ``whole`` one, drawn budgets are rounded down."""
+    """How amounts are read, written and shown; of a ``whole`` one, drawn budgets are rounded down."""
     summary: ClassVar[str]
     """Its description in the scenario's JSON Schema."""
     grows: ClassVar[bool] = False
     """Whether a round that computes or moves more never takes less of it; ``fit`` then decides more candidates without
     a prediction."""
+    colour: ClassVar[str] = "#404858"
+    """The colour of the clients that it refuses, in figures and pages."""
 
     @abstractmethod
     def round_amounts(self, price: Price) -> ArrayLike:
         """How much each round takes, `[rounds]`, at least 0; equal for equal rounds."""
 
-    def show(self, amount: float) -> str:
-        """An amount as text; by default its number in the quantity's base unit."""
-        return f"{amount:.4g} {self.quantity.unit}".rstrip()
+
+class _Field(Budget):
+    """One of BUDGETS, which is a field of ``BudgetOptions``."""
+
+    field: ClassVar[str]
 
 
 def budget_named(name: str) -> Budget:
     """The budget registered as ``name``.  Raises UnknownName, and PluginError if it is broken."""
     return _instance(registry.get("budget", name))
+
+
+def field_of(name: str) -> str:
+    """What ``fleet.budgets`` calls a budget: one of BUDGETS has a field, another its name."""
+    part = budget_named(name)
+    return part.field if isinstance(part, _Field) else name
+
+
+def colour_of(name: str) -> str:
+    """The colour of those whom a budget refuses, also where the budget that a run's records name isn't known here."""
+    try:
+        return budget_named(name).colour
+    except (UnknownName, PluginError):
+        return Budget.colour
 
 
 @cache
@@ -131,79 +142,64 @@ def _amounts(name: str, price: Price) -> Integers:
 # --- edgefl's own ----------------------------------------------------------------------------------------------------
 
 
-class MemoryBudget(Budget):
+class MemoryBudget(_Field):
     """The highest peak: live tensors and kernels' scratch, as torch's allocator hands them out."""
 
     noun, quantity = "memory", units.BYTES
+    field, colour = "memory", "#cc3311"
     summary = "Most bytes of live tensors and kernels' scratch at any moment."
 
     def round_amounts(self, price: Price) -> Integers:
         """The peak."""
         return price.peak_memory_bytes
 
-    def show(self, amount: float) -> str:
-        """In bytes, KiB, MiB, ..."""
-        return units.show_bytes(amount)
 
-
-class FlopsBudget(Budget):
+class FlopsBudget(_Field):
     """Most FLOPs in a round."""
 
     noun, quantity = "computation", units.FLOPS
+    field, colour = "flops_per_round", "#997700"
     summary = "Most FLOPs (forward and backward) in a round."
 
     def round_amounts(self, price: Price) -> Integers:
         """Forward and backward."""
         return price.forward_flops + price.backward_flops
 
-    def show(self, amount: float) -> str:
-        """In FLOP, MFLOP, ..."""
-        return units.show_flops(amount)
 
-
-class TrafficBudget(Budget):
+class TrafficBudget(_Field):
     """Most bytes that a round moves."""
 
     noun, quantity = "traffic", units.BYTES
+    field, colour = "bytes_per_round", "#994455"
     summary = "Most bytes (download and upload) in a round."
 
     def round_amounts(self, price: Price) -> Integers:
         """Down and up, as links carry them."""
         return price.download_bytes + price.upload_bytes
 
-    def show(self, amount: float) -> str:
-        """In bytes, KiB, MiB, ..."""
-        return units.show_bytes(amount)
 
-
-class Seconds(Budget):
+class Seconds(_Field):
     """Longest round."""
 
     noun, quantity = "time", units.SECONDS
+    field, colour = "seconds_per_round", "#6f4c9b"
     summary = "Most seconds (download, computing and upload) in a round."
 
     def round_amounts(self, price: Price) -> Floats:
         """Download, loading, computing and upload."""
         return price.virtual_seconds
 
-    def show(self, amount: float) -> str:
-        """In seconds, minutes, ..."""
-        return units.show_seconds(amount)
 
-
-class Joules(Budget):
+class Joules(_Field):
     """Most energy in a round."""
 
     noun, quantity = "energy", units.JOULES
+    field, colour = "energy_per_round", "#bb5500"
     summary = "Most joules (computing and transfer) in a round."
 
     def round_amounts(self, price: Price) -> Floats:
         """All phases."""
         return price.energy_joules
-
-    def show(self, amount: float) -> str:
-        """In J, kJ, ..."""
-        return units.show_joules(amount)
 
 
 class Power(Budget):
@@ -219,7 +215,3 @@ class Power(Budget):
     def round_amounts(self, price: Price) -> Floats:
         """The phase that draws most, of those that take time."""
         return price.peak_watts
-
-    def show(self, amount: float) -> str:
-        """In W, mW, ..."""
-        return units.show_watts(amount)

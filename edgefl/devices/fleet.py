@@ -15,7 +15,7 @@ from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
-from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.budgets import BUDGETS, budget_named, field_of
 from edgefl.devices.carbon import Carbon
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
@@ -220,7 +220,7 @@ def draw_budgets(
     it is the device's, `[clients]`; where both are equal it is the owner's.
     """
     budgets = {
-        name: _budget(FIELDS.get(name, name), limits, budget_named(name).quantity.whole, devices, device_index, seed)
+        name: _budget(field_of(name), limits, budget_named(name).quantity.whole, devices, device_index, seed)
         for name, limits in options.limits().items()
     }
     if not options.within_device:

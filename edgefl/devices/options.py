@@ -31,7 +31,15 @@ from pydantic_core.core_schema import CoreSchema, is_instance_schema, plain_seri
 from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import BatteryOptions
-from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.budgets import (
+    BUDGETS,
+    FlopsBudget,
+    Joules,
+    Seconds,
+    TrafficBudget,
+    budget_named,
+    field_of,
+)
 from edgefl.devices.carbon import CarbonIntensity
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
@@ -341,14 +349,10 @@ class BudgetOptions(BaseModel):
         "predicted peak); '40% of device' is that share of its RAM, less the overhead of its runtime. A device never "
         "gives more than it has (`within_device`).",
     )
-    flops_per_round: _Flops | None = Field(default=None, description="Most FLOPs (forward and backward) in a round.")
-    bytes_per_round: _Bytes | None = Field(default=None, description="Most bytes (download and upload) in a round.")
-    energy_per_round: _Joules | None = Field(
-        default=None, description="Most joules (computing and transfer) in a round."
-    )
-    seconds_per_round: _Seconds | None = Field(
-        default=None, description="Most seconds (download, computing and upload) in a round."
-    )
+    flops_per_round: _Flops | None = Field(default=None, description=FlopsBudget.summary)
+    bytes_per_round: _Bytes | None = Field(default=None, description=TrafficBudget.summary)
+    energy_per_round: _Joules | None = Field(default=None, description=Joules.summary)
+    seconds_per_round: _Seconds | None = Field(default=None, description=Seconds.summary)
     energy_total: _Joules | None = Field(
         default=None,
         description="Most joules in all rounds together, those of unfinished ones too. A client whose next round would "
@@ -379,7 +383,7 @@ class BudgetOptions(BaseModel):
     def _with_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
         for name, limit in self.limits().items():
-            field, quantity = FIELDS.get(name, name), budget_named(name).quantity
+            field, quantity = field_of(name), budget_named(name).quantity
             if isinstance(limit, Mixture):
                 data[field] = limit.to_data(quantity)
             elif isinstance(limit, tuple) and quantity.least_bare:
@@ -389,7 +393,7 @@ class BudgetOptions(BaseModel):
     def limits(self) -> dict[str, Amount | Mixture | None]:
         """What clients draw each budget from, None if it is unlimited: those of BUDGETS, then the others by name."""
         others: Mapping[str, Amount | Mixture] = self.model_extra or {}
-        return {name: getattr(self, field) for name, field in FIELDS.items()} | {n: others[n] for n in sorted(others)}
+        return {name: getattr(self, field_of(name)) for name in BUDGETS} | {n: others[n] for n in sorted(others)}
 
 
 def _with_words(schema: JsonDict) -> None:

@@ -21,6 +21,7 @@ from rich.text import Text
 from edgefl import units
 from edgefl.errors import visible
 from edgefl.records.record import Maybe
+from edgefl.records.rounds import METRICS
 
 WIDTH, MOST_WIDTH = 100, 120
 """Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""
@@ -28,10 +29,7 @@ WIDTH, MOST_WIDTH = 100, 120
 LEAST_WIDTH = 40
 """Fewer columns than this are taken as this many: a table with a word and a number for each row needs them."""
 
-TITLES = {
-    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
-    "r@10": "R@10", "r@1_sum_folds": "R@1 sum", "perplexity": "perplexity", "token_accuracy": "token accuracy",
-}  # fmt: skip
+TITLES = {name: metric.title for name, metric in METRICS.items()}
 """Titles of metrics in tables."""
 
 
@@ -190,24 +188,28 @@ def refusals(refused_by: Mapping[str, int], memory_by: Mapping[str, int]) -> str
 
 
 def unit_of(name: str) -> str:
-    """What a field counts, told by its name: ``bytes``, ``seconds``, ``joules``, ``flops``, ``share``, or nothing."""
+    """What a field counts, told by its name, as a word of ``units.NAMED`` (``bytes``, ``seconds``); or nothing."""
     last = name.rpartition(".")[2]
     if "share" in last or "coverage" in last or "accuracy" in last or last.startswith("r@"):
         return "share"
-    unit = last.rpartition("_")[2]
-    return unit if unit in SHOWN else ""
+    word = last.rpartition("_")[2]
+    return word if word in units.NAMED else ""
 
 
 def field_formatter(name: str) -> Callable[[float], str]:
     """The function that formats the values of a field, chosen by ``unit_of`` its name."""
-    return SHOWN[unit_of(name)]
+    word = unit_of(name)
+    return units.NAMED[word].show if word else "{:,.4g}".format
 
 
-SHOWN: dict[str, Callable[[float], str]] = {
-    "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules, "flops": units.show_flops,
-    "share": lambda share: f"{100 * share:.3g} %", "": "{:,.4g}".format,
-}  # fmt: skip
-"""How numbers of each unit are shown."""
+def number_formatter(name: str) -> Callable[[float], str]:
+    """The function that formats a number of a device or a link, by the words that its name has of ``units.NAMED``."""
+    if name == "flops_per_joule":
+        return lambda value: f"{units.show_flops(value)}/J"
+    if name == "loss":
+        return units.show_share
+    named = (each.show for word, each in units.NAMED.items() if word in name and name != "bytes_per_flop")
+    return next(named, "{:.3g}".format)
 
 
 def with_spread(text: str, value: float, spread: float) -> str:

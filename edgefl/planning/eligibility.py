@@ -42,7 +42,7 @@ class Verdict:
             return "eligible: no budget limits it"
         over = [key for key, margin in self.margins.items() if margin < 0]
         if not over:
-            noun, show = budget_named(self.binding).noun, budget_named(self.binding).show
+            noun, show = budget_named(self.binding).noun, budget_named(self.binding).quantity.show
             used = self.costs[self.binding] / self.budgets[self.binding] if self.budgets[self.binding] else 1.0
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
@@ -51,7 +51,7 @@ class Verdict:
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
         for key in over:
-            noun, show = budget_named(key).noun, budget_named(key).show
+            noun, show = budget_named(key).noun, budget_named(key).quantity.show
             allowed = show(self.budgets[key]) if self.budgets[key] else "none"
             ends = {"": "allowed", " of the device": "left on the device"}
             verb = f"is {ends.get(self._of(key), self._of(key).strip())}"

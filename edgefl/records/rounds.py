@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Executed, MeasuredRecord, WorkCost
@@ -12,6 +12,29 @@ from edgefl.records.relays import LastRelay, RelaySums
 
 Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]
 """Metrics of an evaluation, by kind and name; null where the scores aren't finite."""
+
+
+class ShownMetric(NamedTuple):
+    """What tables call a metric of edgefl's, what a progress line does, and whether short tables have it."""
+
+    title: str
+    short: str = ""
+    is_headline: bool = False
+
+
+METRICS: Mapping[str, ShownMetric] = {
+    "accuracy": ShownMetric("accuracy", "acc", is_headline=True),
+    "balanced_accuracy": ShownMetric("balanced accuracy"),
+    "soft_score": ShownMetric("soft score", "score", is_headline=True),
+    "r@1": ShownMetric("R@1"),
+    "r@10": ShownMetric("R@10", "R@10", is_headline=True),
+    "r@1_sum_folds": ShownMetric("R@1 sum"),
+    "perplexity": ShownMetric("perplexity", "perplexity"),
+    "token_accuracy": ShownMetric("token accuracy"),
+}
+"""edgefl's metrics that tables show if a run has them, in their order.  Records hold more."""
+SHORT = {name: metric.short for name, metric in METRICS.items() if metric.short}
+"""Those that tell most of a kind, and their short names."""
 
 LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
 """Parts of the names of metrics of which lower values are better."""

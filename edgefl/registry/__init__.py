@@ -174,7 +174,7 @@ _ATTRIBUTES = {
         "updates_needed",
         "weighted",
     ),
-    "budget": ("noun", "quantity", "summary", "round_amounts", "show"),
+    "budget": ("noun", "quantity", "summary", "round_amounts", "grows", "colour"),
     "metric": ("Options", "task", "value"),
     "optimizer": ("Options", "build", "reads"),
     "rate schedule": ("Options", "shape", "factor_of"),

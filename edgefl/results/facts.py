@@ -13,7 +13,17 @@ from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
-from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundTimes, RunSums
+from edgefl.records.rounds import (
+    METRICS,
+    ClientMetrics,
+    EarlyStop,
+    Excluded,
+    Metrics,
+    Round,
+    RoundCourse,
+    RoundTimes,
+    RunSums,
+)
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings, Settings
 from edgefl.records.summary import (
@@ -39,18 +49,6 @@ Samples = Mapping[str, Mapping[str, int]]
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
 
-SHOWN_METRICS = (
-    "accuracy",
-    "balanced_accuracy",
-    "soft_score",
-    "r@1",
-    "r@10",
-    "r@1_sum_folds",
-    "perplexity",
-    "token_accuracy",
-)
-"""edgefl's metrics that tables show if a run has them, in their order.  Records hold more."""
-
 _RECORDED = re.compile(r"macro_(precision|recall|f1)|top\d+_accuracy|matched@\d+|(\w+_to_\w+_)?r@\d+(_sum|_fold)?")
 """edgefl's other metrics, which only records hold."""
 
@@ -59,14 +57,14 @@ def own_metrics(found: Iterable[str]) -> list[str]:
     """Of these metrics those of steps of one's own, without those of a pattern (``f1[image]``)."""
     return [
         name for name in dict.fromkeys(found)
-        if name not in SHOWN_METRICS and "[" not in name and not _RECORDED.fullmatch(name)
+        if name not in METRICS and "[" not in name and not _RECORDED.fullmatch(name)
     ]  # fmt: skip
 
 
 def shown_metrics(found: Iterable[str]) -> list[str]:
-    """Of these metrics those that tables show: ``SHOWN_METRICS``, then one's own; where there are none of both, all."""
+    """Of these metrics those that tables show: ``METRICS``, then one's own; where there are none of both, all."""
     names = [name for name in dict.fromkeys(found) if "[" not in name]
-    return [*(name for name in SHOWN_METRICS if name in names), *own_metrics(names)] or names
+    return [*(name for name in METRICS if name in names), *own_metrics(names)] or names
 
 
 def summary(run: Run) -> Summary:
@@ -306,7 +304,7 @@ def _least_need(cells: Sequence[Fitting]) -> str:
     from edgefl.devices.budgets import budget_named  # what all fit in is read without the arrays of fleets
 
     budget = budget_named(name)
-    return f": the least need of {budget.noun} is {budget.show(amount)} ({cell.kind}, stage {cell.stage})"
+    return f": the least need of {budget.noun} is {budget.quantity.show(amount)} ({cell.kind}, stage {cell.stage})"
 
 
 def fitting_of(facts: RunSummary) -> list[Fitting]:

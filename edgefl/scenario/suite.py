@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from edgefl import SCENARIO_FORMAT, units
-from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.budgets import budget_named, field_of
 from edgefl.devices.options import UNLIMITED
 from edgefl.errors import ScenarioError, UnitError, suggestion
 from edgefl.scenario.axes import ScenarioAxis, without_compare
@@ -143,7 +143,7 @@ class SuiteOptions(BaseModel):
         except UnitError as error:
             raise ValueError(str(error)) from None
         if twice := [each for each in found if found.count(each) > 1]:
-            shown = twice[0] if isinstance(twice[0], str) else budget_named(budget).show(twice[0])
+            shown = twice[0] if isinstance(twice[0], str) else budget_named(budget).quantity.show(twice[0])
             raise ValueError(f"{shown} is listed twice")
         return sorted(found, key=lambda amount: inf if amount == UNLIMITED else amount)
 
@@ -192,7 +192,7 @@ class Suite:
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
         """The fields of a fleet in which this share of the clients has the amount of the suite's budget."""
         assert self.options.budget is not None
-        path = f"fleet.budgets.{FIELDS[self.options.budget]}"
+        path = f"fleet.budgets.{field_of(self.options.budget)}"
         if amount == inf:
             return {path: UNLIMITED}
         data = budget_named(self.options.budget).quantity.to_data(amount)
@@ -227,7 +227,7 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
         if base is None:  # it may compare something
             known.setdefault("variants", {name: {}})
         options = cast(SuiteOptions, validate(SuiteOptions, known, document, ()))
-        field = FIELDS.get(options.budget or "")
+        field = field_of(options.budget) if options.budget else None
         if options.edgefl != SCENARIO_FORMAT:
             message = f"this edgefl reads version {SCENARIO_FORMAT} of the format, not {options.edgefl}"
             errors.append(document.error((VERSION,), message))
@@ -283,7 +283,7 @@ def _with_comparison(document: Document, base: Scenario) -> tuple[Document, Scen
     things of the fleet or the data: all these are conditions.  Fields that the suite has itself come first.
     """
     axes = [ScenarioAxis.from_compare(base._document, key) for key in base.compare]
-    budgets: dict[KeyPath, str] = {("fleet", "budgets", FIELDS[name]): name for name in ("memory", "flops")}
+    budgets: dict[KeyPath, str] = {("fleet", "budgets", field_of(name)): name for name in ("memory", "flops")}
     around = [axis for axis in axes if axis.path[0] in ("fleet", "data")]
     written, data, places = without_compare(base._document), dict[str, Any](), dict[KeyPath, KeyPosition]()
     if len(around) == 1 and (budget := budgets.get(around[0].path)) and _are_amounts(budget, around[0].values):

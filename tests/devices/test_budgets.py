@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from edgefl.cost.price import price_rounds
 from edgefl.devices import Budget, Price, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.options import BudgetOptions
+from edgefl.drawing.charts import charts_of, records_of
 from edgefl.drawing.page.told import scenario_lines
+from edgefl.drawing.sliders.explore_page import view_of
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
 from edgefl.registry.registered import PARTS
@@ -155,14 +158,11 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
 class Charge(Budget):
     """Most of its battery that a round may take; devices on mains power have all that they want."""
 
-    noun, quantity = "charge", units.SHARE
+    noun, quantity, colour = "charge", units.SHARE, "#3355aa"
     summary = "Most of its battery that a round takes."
 
     def round_amounts(self, price: Price) -> Any:
         return price.energy_joules / (price.device.battery_joules or np.inf)
-
-    def show(self, amount: float) -> str:
-        return units.show_share(amount)
 
 
 def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_path: Path) -> None:
@@ -192,10 +192,16 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     found = edgefl.fit(scenario, device="phone-mid", link="wifi-5", first=1, most=3)
     assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
+    [who] = [chart for chart in charts_of(run, records_of(run)) if chart.name == "eligible"]
+    assert {series.colour for series in who.panels[0].series if series.name == "refused by charge"} == {Charge.colour}
+    shown = view_of(edgefl.explore(scenario, jobs=1))
+    assert json.loads(shown.shown)["budgets"]["charge"] == Charge.colour
+    assert json.loads(shown.units)[Charge.quantity.unit] == json.loads(json.dumps(units.SHARE.to_page()))
+    assert dict(scenario_lines(run, "edgefl"))["budgets"].startswith(f"charge {units.show_share(limit)}")
 
 
 def test_what_a_budget_of_ones_own_gets_wrong_is_named(six: Callable[..., Any]) -> None:
-    with pytest.raises(PluginError, match="has no noun, quantity, summary, round_amounts, show"):
+    with pytest.raises(PluginError, match="has no noun, quantity, summary, round_amounts, grows, colour"):
         edgefl.register("budget", "nothing")(object)
     for name, taken, error, message in (
         ("one", 3.0, PluginError, r"the budget 'one' .* gives 3.0; it must be \[rounds\], \[6\]"),
@@ -214,12 +220,10 @@ def test_what_a_budget_of_ones_own_gets_wrong_is_named(six: Callable[..., Any]) 
         load(six({"power": 0}))
 
 
-def test_amounts_without_a_show_have_the_base_unit() -> None:
-    class Grams(Charge):
-        quantity = units.Quantity("mass", "3 g", {"": units.Fraction(1), "g": units.Fraction(1)})
-        show = Budget.show
-
-    assert Grams().show(12.3456) == "12.35 g"
+def test_amounts_of_a_quantity_of_ones_own_have_its_base_unit_or_the_units_that_it_names() -> None:
+    factors = {"": units.Fraction(1), "g": units.Fraction(1), "kg": units.Fraction(1000)}
+    assert units.Quantity("mass", "3 g", factors).show(2345.6) == "2346 g"
+    assert units.Quantity("mass", "3 g", factors, shown={"g": 1.0, "kg": 1000.0}).show(2345.6) == "2.35 kg"
 
 
 # what a selection is told -------------------------------------------------------------------------------------------

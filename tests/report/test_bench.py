@@ -290,7 +290,7 @@ def test_with_one_seed_every_figure_can_be_drawn(tmp_path: Path) -> None:
 def test_plotly_takes_every_panel_and_its_numbers_are_those_of_the_chart(memory: BenchAnswer) -> None:
     for chart in charts_of_bench(memory):
         for panel in chart.panels:
-            go.Figure(traces(panel))  # raises for a property that plotly hasn't
+            go.Figure(**traces(panel))  # raises for a name or a value that plotly's schema doesn't have
     panel = charts(memory)["staircase"].panels[0]
     drawn: dict[str, Any] = next(dict(each) for each in traces(panel)["data"] if each["name"] == "layer-wise")
     assert drawn["y"] == pytest.approx(line(panel, "layer-wise").y, rel=1e-4)

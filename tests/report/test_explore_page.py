@@ -19,6 +19,7 @@ import edgefl
 from edgefl import units
 from edgefl.drawing.sliders import page_of
 from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from tests.test_units import AMOUNTS, WORDS
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -329,13 +330,11 @@ def test_names_of_others_are_text(visit: Callable[..., Visit], record: Explored)
 
 def test_quantities_are_those_of_edgefl(visit: Callable[..., Visit]) -> None:
     page = visit().page
-    shows = {"B": units.show_bytes, "FLOP": units.show_flops, "s": units.show_seconds, "J": units.show_joules,
-             "share": units.show_share}  # fmt: skip
-    values = [mantissa * 10.0**power for power in range(-3, 15) for mantissa in (1, 1.0049, 1.024, 5.5, 7.2, 9.996)]
-    for unit, show in shows.items():
-        some = [value for value in values if value <= 1] if unit == "share" else values
-        texts = page.evaluate("([unit, values]) => values.map((value) => edgeflUnits.show(value, unit))", [unit, some])
-        assert texts == [show(value) for value in some]
+    script = "([unit, values]) => values.map((value) => edgeflUnits.show(value, unit))"
+    for word in WORDS:
+        quantity = units.NAMED[word]
+        amounts = [amount for amount in AMOUNTS if word != "share" or amount < 1e6]
+        assert page.evaluate(script, [quantity.unit or word, amounts]) == list(map(quantity.show, amounts))
     reads = {"B": units.BYTES, "FLOP": units.FLOPS, "s": units.SECONDS, "J": units.JOULES, "share": units.SHARE}
     asked = {"B": ["48 MiB", "1.5 GB", "1048576", "0", "3kB"], "FLOP": ["2 TFLOP", "1e9"],
              "s": ["10 min", "1.5 h", "20 ms", "2 d"], "J": ["2 kJ", "3 mJ", "1 Wh"],

@@ -26,6 +26,7 @@ from edgefl.commands.profile.timeline import memory_timeline
 from edgefl.commands.sweep.chart import sweep_chart
 from edgefl.commands.sweep.devices_chart import devices_that_fit
 from edgefl.console import main
+from edgefl.devices.budgets import BUDGETS, Budget, colour_of
 from edgefl.drawing.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
 from edgefl.drawing.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
 from edgefl.drawing.charts.compared import side_by_side
@@ -180,14 +181,20 @@ def test_axes_choose_their_prefix() -> None:
     assert ChartAxis("", "bytes").scale([]) == (1.0, "B")
 
 
-def test_plotly_takes_every_trace(evaluated: Run, layerwise_run: Run) -> None:
-    found = [*charts_beside(evaluated), *charts_of(layerwise_run, records_of(layerwise_run))]
+def check_traces(found: list[Chart]) -> None:
     for chart in found:
         assert chart.rows and chart.caption.endswith(".")
         for panel in chart.panels:
-            plot = traces(panel)
-            go.Figure(data=plot["data"], layout=plot["layout"])  # raises for a property that plotly doesn't have
-            json.dumps(plot, allow_nan=False)
+            go.Figure(**traces(panel))  # raises for a name or a value that plotly's schema doesn't have
+            json.dumps(traces(panel), allow_nan=False)
+
+
+def test_plotly_takes_every_trace_of_a_run(layerwise_run: Run) -> None:
+    check_traces(charts_of(layerwise_run, records_of(layerwise_run)))
+
+
+def test_plotly_takes_every_trace(evaluated: Run) -> None:
+    check_traces(charts_beside(evaluated))
 
 
 def test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text() -> None:
@@ -195,9 +202,8 @@ def test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text() -> Non
     timeline = memory_timeline(TIMELINE, "tiny")
     for chart in (cells, timeline):
         for panel in chart.panels:
-            plot = traces(panel)
-            go.Figure(data=plot["data"], layout=plot["layout"])
-            assert not re.search("<[biu]>", json.dumps([plot["data"], plot["layout"]]))
+            go.Figure(**traces(panel))
+            assert not re.search("<[biu]>", json.dumps(traces(panel)))
     (shown,) = traces(cells.panels[0])["data"]
     assert shown["z"] == [[60.0, None], [6.0, 3.0]] and shown["text"][0] == ["60 s", "no client"]
     areas = [trace for trace in traces(timeline.panels[0])["data"] if "stackgroup" in trace]
@@ -281,7 +287,7 @@ def test_bands_are_those_of_the_table_and_the_figure_says_so(evaluated: Run) -> 
 
 def test_no_colour_means_two_things_and_only_what_fits_is_green() -> None:
     meanings = [
-        palette.KINDS, palette.RUNS, (palette.FITS, palette.IDLE), (*palette.BUDGETS.values(), palette.OTHER_BUDGET),
+        palette.KINDS, palette.RUNS, (palette.FITS, palette.IDLE), (*map(colour_of, BUDGETS), Budget.colour),
         tuple(palette.PHASES.values()), (palette.PREDICTED, palette.MEASURED), (palette.WORST,),
         tuple(palette.PARTS.values()), (palette.INK, palette.QUIET, palette.UNKNOWN),
     ]  # fmt: skip

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from edgefl.commands.devices.table import SHOWN_NUMBERS
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
 from edgefl.devices.processors import classes
 from edgefl.devices.written_facts import Fact, FactSource
+from edgefl.drawing.text_tables import number_formatter
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
 
@@ -86,7 +86,7 @@ def _link_list(links: list[Link]) -> str:
 
 def _shown(number: str, profile: Device | Link) -> str:
     """A number of a profile with its unit, and the first letter of its confidence."""
-    return f"{SHOWN_NUMBERS[number](getattr(profile, number))} ({profile.facts[number].confidence[0]})"
+    return f"{number_formatter(number)(getattr(profile, number))} ({profile.facts[number].confidence[0]})"
 
 
 def _counts(facts: Mapping[str, Fact]) -> str:
@@ -120,7 +120,7 @@ HEAD = ("Number", "Value", "Range", "Confidence", "Source")
 
 
 def _row(mode: str, name: str, fact: Fact) -> str:
-    show, source = SHOWN_NUMBERS[name], fact.source
+    show, source = number_formatter(name), fact.source
     title = f"[{source.title}]({source.url})" if source.url else source.title
     low, high = show(fact.low), show(fact.high)
     cells = (f"{mode}`{name}`", show(fact.value), low if low == high else f"{low} to {high}", fact.confidence, title)

@@ -14,7 +14,7 @@ from edgefl.arrays import Floats, Integers
 from edgefl.cells.fingerprint import fixed_part
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
-from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.budgets import budget_named, field_of
 from edgefl.devices.options import UNLIMITED
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
@@ -92,7 +92,7 @@ def content_of(scenario: Scenario, budget: str | None) -> str:
     del fixed["name"]
     if budget is not None:
         fleet = cast(dict[str, Any], fixed["fleet"])
-        fixed["fleet"] = {**fleet, "budgets": {k: v for k, v in fleet["budgets"].items() if k != FIELDS[budget]}}
+        fixed["fleet"] = {**fleet, "budgets": {k: v for k, v in fleet["budgets"].items() if k != field_of(budget)}}
     return digest(fixed)
 
 

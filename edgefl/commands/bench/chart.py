@@ -13,6 +13,7 @@ from edgefl.commands.compare.table import AXES
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.drawing.charts.palette import INK, of_run
+from edgefl.drawing.text_tables import unit_of
 from edgefl.errors import visible
 from edgefl.records.record import UNSET
 
@@ -22,7 +23,6 @@ MARKS = 56
 """Places for marks along an axis; each variant has its own, so that no mark hides another."""
 MOST_TIMES = 100.0
 """Costs are compared up to so many times the lowest; what costs more is as good as never there."""
-UNITS = {"memory": "bytes", "flops": "flops", "virtual_seconds": "seconds", "bytes": "bytes", "energy_joules": "joules"}
 
 
 def charts_of_bench(result: BenchAnswer) -> list[Chart]:
@@ -59,7 +59,8 @@ def staircase(result: BenchAnswer) -> Chart | None:
     wide = bounds[-1] > 8 * bounds[0]
     margin = 0.15 * (bounds[-1] - bounds[0]) or 0.25 * bounds[0]
     ends = (bounds[0] / 1.5, bounds[-1] * 1.5) if wide else (max(bounds[0] - margin, 0.0), bounds[-1] + margin)
-    noun, unit = budget_named(result.budget).noun, UNITS.get(result.budget, "")
+    budget = budget_named(result.budget)
+    noun, unit = budget.noun, budget.quantity.word
     across = [] if result.chance is None else [(result.chance, "chance")]
     heights = [height for height, _ in across]
     for row in (row for fleet in result.fleets for row in fleet.rows):
@@ -266,7 +267,7 @@ def profile_of_costs(result: BenchAnswer) -> Chart | None:
     if result.costs is UNSET or result.target is UNSET:
         return None
     panels, rows, nobody = [], [], 0
-    for axis, (noun, _) in AXES.items():
+    for axis, noun in AXES.items():
         found, nobody = times_lowest(result, axis)
         known = [ratio for ratios in found.values() for ratio in ratios if ratio < inf]
         if not known:
@@ -320,9 +321,9 @@ def spend_chart(result: BenchAnswer) -> Chart | None:
             pieces = [(total.total, end, total.means.get(name)) for total, end in zip(totals, ends, strict=True)]
             places = _places(index, len(_names(result)), (totals[0].total, ends[-1]), wide)
             series += _with_marks(name, pieces, index, [_mark(low, high, places) for low, high, _ in pieces])
-        panels.append(Panel("", "lines", ChartAxis(AXES[axis][0], UNITS[axis], log=wide),
+        panels.append(Panel("", "lines", ChartAxis(AXES[axis], unit_of(axis), log=wide),
                             ChartAxis(metric_words(result, totals[0].split)), series, marked=False))  # fmt: skip
-        rows += [[AXES[axis][0], total.total, name, mean] for total in totals for name, mean in total.means.items()]
+        rows += [[AXES[axis], total.total, name, mean] for total in totals for name, mean in total.means.items()]
     if not panels:
         return None
     return Chart(

@@ -251,7 +251,7 @@ def _price_fleets(
                 fleets.append(FleetCells(label, cells, share, level))
     if not fleets:
         least = min((amount for amounts in needs.values() for amount in amounts), default=inf)
-        show = budget_named(budget).show
+        show = budget_named(budget).quantity.show
         raise suite.document.error(
             ("at",),
             f"no client can train any variant with so little {budget}: the least that a work takes is {show(least)}",
@@ -261,7 +261,7 @@ def _price_fleets(
 
 def fleet_label(budget: str, share: float, level: Level) -> str:
     """A fleet's name: ``70 % below 6.1 MiB``."""
-    show = budget_named(budget).show
+    show = budget_named(budget).quantity.show
     if level.low == level.high:
         return f"{show_share(share)} at {show(level.amount)}"
     if level.high == inf:

@@ -21,6 +21,7 @@ from edgefl.drawing.text_tables import (
     DIVERGED,
     NOTHING,
     csv_text,
+    field_formatter,
     new_table,
     or_dash,
     percent,
@@ -32,7 +33,7 @@ from edgefl.records.record import UNSET
 from edgefl.yaml_lines import flow
 
 NOBODY = "nobody can train"
-COSTS = ("virtual time", "traffic", "energy")
+COSTS = tuple(noun.partition(" of ")[0] for noun in AXES.values())
 MOST_COSTS = 30
 """Rows of costs that fit a screen; of more, only the lowest of each fleet are shown."""
 AT_CHANCE = ", no better than chance"
@@ -113,7 +114,7 @@ def shows(result: BenchAnswer) -> Callable[[float], str]:
     if result.budget is UNSET:
         return "{:g}".format
     part, has_named = budget_named(result.budget), any(fleet.low == fleet.high for fleet in result.fleets)
-    return part.quantity.write if has_named else part.show
+    return part.quantity.write if has_named else part.quantity.show
 
 
 def interval(result: BenchAnswer, fleet: BenchFleet) -> str:
@@ -319,7 +320,7 @@ def _costs(result: BenchAnswer) -> Iterator[BenchSection]:
     table = new_table(*places, "variant", *COSTS, "", left=(*range(len(places) + 1), len(places) + 1 + len(COSTS)))
     for *named, name in _rows(result, lambda fleet: [fleet.fleet]):
         for cost in (costs := of_fleet.get(name, [])):
-            cells = (or_dash(show, median_cost(getattr(cost, axis))) for axis, (_, show) in AXES.items())
+            cells = (or_dash(field_formatter(axis), median_cost(getattr(cost, axis))) for axis in AXES)
             missed = f"not reached in {cost.seeds - cost.reached} of {cost.seeds}" if cost.reached < cost.seeds else ""
             table.add_row(*(named if cost is costs[0] else ["" for _ in places]), cost.variant, *cells, missed)
     yield BenchSection(title, table, note)
@@ -331,7 +332,7 @@ def _lowest(costs: Sequence[BenchCost], axis: str) -> str:
         return NOTHING
     value, cost = min(found, key=lambda each: each[0])
     reached = f" ({cost.reached} of {cost.seeds})" if cost.reached < cost.seeds else ""
-    return f"{cost.variant}: {AXES[axis][1](value)}{reached}"
+    return f"{cost.variant}: {field_formatter(axis)(value)}{reached}"
 
 
 def median_cost(values: Sequence[float | None]) -> float | None:
@@ -344,7 +345,7 @@ def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
     names = [variant.variant for variant in result.variants if variant.refused is UNSET]
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):
         rows = list(each)
-        noun, show = AXES[axis]
+        noun, show = AXES[axis], field_formatter(axis)
         table = new_table("total", *names, "best", left=(0, len(names) + 1))
         for row in rows:
             means = (or_dash("{:.3f}".format, row.means.get(name)) for name in names)
@@ -366,7 +367,7 @@ def _variants(result: BenchAnswer) -> BenchSection:
             "\n".join(f"{path}={flow(value)}" for path, value in variant.sets.items()) or NOTHING,
         ]
         if result.budget is not UNSET:
-            cells.append(_needs(variant, budget_named(result.budget).show))
+            cells.append(_needs(variant, budget_named(result.budget).quantity.show))
         if tuned:
             score, trials = variant.tuned_score, variant.trials
             cells += ["\n".join(variant.tuned or ()) or NOTHING, NOTHING if score is UNSET else f"{score:.3f}",

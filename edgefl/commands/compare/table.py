@@ -20,14 +20,23 @@ from edgefl.commands.compare.answer import (
     OrderingFigure,
     SeedGroupRow,
 )
-from edgefl.drawing.text_tables import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen, title_of
+from edgefl.drawing.text_tables import (
+    DIVERGED,
+    NOTHING,
+    TITLES,
+    csv_text,
+    field_formatter,
+    new_table,
+    print_table,
+    screen,
+    title_of,
+)
 from edgefl.errors import visible
+from edgefl.records.rounds import METRICS
 from edgefl.records.summary import SeedFigure
 from edgefl.results.facts import own_metrics
 from edgefl.results.spread import spread_words
 
-HEADLINE = ("accuracy", "soft_score", "r@10")
-"""Metrics that are shown without ``full``."""
 COSTS = {
     "eligible_share": "eligible",
     "peak_memory_bytes": "peak memory",
@@ -40,23 +49,12 @@ MORE_COSTS = {
     "eligible_share_ever": "ever eligible",
     "took_part_share": "took part",
     "updates": "updates",
-    "flops": "FLOP",
+    "flops": "computation",
 }
 AXES = {
-    "virtual_seconds": ("virtual time", units.show_seconds),
-    "bytes": ("traffic of all clients", units.show_bytes),
-    "energy_joules": ("energy of all clients", units.show_joules),
-}
-STEPS: dict[str, list[tuple[float, str]]] = {
-    "bytes": [(1024.0**i, name) for i, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))],
-    "seconds": [(1e-3, "ms"), (1.0, "s"), (120.0, "min"), (7200.0, "h"), (172800.0, "d")],
-    "joules": [(1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ")],
-    "flops": [(1.0, ""), *((1000.0**i, prefix) for i, prefix in enumerate("kMGTPE", 1))],
-    "share": [(0.01, "%")],
-}
-"""Units by the end of a figure's name, each with the value from which it is used."""
-SIZES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
-"""Units that are used from a larger value than their own size."""
+    "virtual_seconds": "virtual time", "bytes": "traffic of all clients", "energy_joules": "energy of all clients",
+}  # fmt: skip
+"""What runs spend over their rounds, and its titles; names end with the unit."""
 LABEL_WIDTH = 36
 """Columns for labels, a third of a screen; longer ones are wrapped between words."""
 
@@ -124,7 +122,10 @@ def columns_of(result: ComparedRuns, *, full: bool) -> list[ComparisonColumn]:
 
 def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind."""
-    headline = [name for name in metrics if (metric := name.split(".", 1)[1]) in HEADLINE or own_metrics([metric])]
+    headline = [
+        name for name in metrics for metric in [name.split(".", 1)[1]]
+        if (metric in METRICS and METRICS[metric].is_headline) or own_metrics([metric])
+    ]  # fmt: skip
     return list(metrics) if full or not headline else headline
 
 
@@ -177,11 +178,9 @@ def _cost_column(rows: Sequence[SeedGroupRow], name: str, title: str) -> Compari
 
 def scale_of(name: str, largest: float) -> tuple[float, str, int]:
     """Factor and name of the unit for figures up to ``largest``, and the decimals for three digits of it."""
-    kind = "share" if "share" in name else name.rpartition("_")[2]
     factor, unit = 1.0, ""
-    if kind in STEPS:
-        factor, unit = next(((step, word) for step, word in reversed(STEPS[kind]) if largest >= step), STEPS[kind][0])
-        factor = SIZES.get(unit, factor)
+    if (word := "share" if "share" in name else name.rpartition("_")[2]) in units.NAMED:
+        unit, factor, _ = units.NAMED[word].unit_for(largest)
     if name == "updates" or not largest:
         return factor, unit, 0
     return factor, unit, min(max(2 - floor(log10(largest / factor)), 0), 3)
@@ -240,7 +239,7 @@ def _print_equal(
     confidence: bool,
 ) -> None:
     """Print the metrics at the largest budget of one axis that all runs reached."""
-    noun, show = AXES[part.axis]
+    noun, show = AXES[part.axis], field_formatter(part.axis)
     trained = "" if all(0 not in row.figures["updates"].values for row in result.rows) else " in which anybody trained"
     title = f"At equal {noun}: {show(part.budget)}, the most that all runs{trained} reached"
     rows = part.rows

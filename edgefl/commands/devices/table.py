@@ -10,57 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.drawing.text_tables import new_table, or_dash, print_section, print_table, screen
+from edgefl.drawing.text_tables import new_table, number_formatter, or_dash, print_section, print_table, screen
 from edgefl.records.devices import DeviceProfile, FleetSheet, Library, LinkProfile, RestsOn, Sourced
 from edgefl.records.record import UNSET
 from edgefl.yaml_lines import flow
 
-SHOWN_NUMBERS = {
-    "ram_bytes": units.show_bytes,
-    "usable_memory_bytes": units.show_bytes,
-    "runtime_overhead_bytes": units.show_bytes,
-    "flops_per_second": units.show_rate,
-    "peak_flops_per_second": units.show_rate,
-    "peak_tf32_flops_per_second": units.show_rate,
-    "peak_float16_flops_per_second": units.show_rate,
-    "peak_bfloat16_flops_per_second": units.show_rate,
-    "tf32_flops_per_second": units.show_rate,
-    "float16_flops_per_second": units.show_rate,
-    "bfloat16_flops_per_second": units.show_rate,
-    "memory_bytes_per_second": units.show_bytes_per_second,
-    "storage_bytes_per_second": units.show_bytes_per_second,
-    "seconds_per_operator": units.show_seconds,
-    "compute_watts": units.show_watts,
-    "idle_watts": units.show_watts,
-    "battery_joules": units.show_joules,
-    "throttle_after_seconds": units.show_seconds,
-    "throttled_share": units.show_share,
-    "download_bits_per_second": units.show_bits_per_second,
-    "upload_bits_per_second": units.show_bits_per_second,
-    "latency_seconds": units.show_seconds,
-    "loss": units.show_share,
-    "download_watts": units.show_watts,
-    "upload_watts": units.show_watts,
-    "jitter": "{:g}".format,
-}
-SHOWN_DERIVED = {
-    "flops_per_joule": lambda value: f"{units.show_flops(value)}/J",
-    "bytes_per_flop": "{:.3g}".format,
-    "sustained_share_of_peak": units.show_share,
-    "available_memory_bytes": units.show_bytes,
-    "seconds_to_load_a_gigabyte": units.show_seconds,
-    "flops_per_second_hot": units.show_rate,
-    "battery_seconds": units.show_seconds,
-    "download_goodput_bits_per_second": units.show_bits_per_second,
-    "upload_goodput_bits_per_second": units.show_bits_per_second,
-    "download_seconds_per_megabyte": units.show_seconds,
-    "upload_seconds_per_megabyte": units.show_seconds,
-    "download_joules_per_megabyte": units.show_joules,
-    "upload_joules_per_megabyte": units.show_joules,
-    "least_ram_bytes": units.show_bytes,
-    "mean_flops_per_second": units.show_rate,
-    "mean_compute_watts": units.show_watts,
-}
 TYPES = {
     "microcomputer": "Microcomputers", "phone": "Phones", "accelerator-board": "Boards with an accelerator",
     "mini-pc": "Mini PCs", "laptop": "Laptops", "desktop": "Desktops", "server": "Servers",
@@ -141,7 +95,7 @@ def _print_fleet_list(console: Console, rows: Sequence[FleetSheet]) -> None:
 def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> None:
     table = new_table("", "value", "range", "confidence", left=(0, 3))
     for name, fact in profile.values.items():
-        show = SHOWN_NUMBERS[name]
+        show = number_formatter(name)
         table.add_row(name, show(fact.value), f"{show(fact.low)} to {show(fact.high)}", fact.confidence)
     about = []
     if isinstance(profile, DeviceProfile):
@@ -197,7 +151,7 @@ def _print_fleet(console: Console, fleet: FleetSheet) -> None:
 def _print_derived(console: Console, derived: Mapping[str, float]) -> None:
     table = new_table("", "value")
     for name, value in derived.items():
-        table.add_row(name, SHOWN_DERIVED[name](value))
+        table.add_row(name, number_formatter(name)(value))
     print_section(console, "Derived values", table)
 
 

@@ -35,7 +35,7 @@ from edgefl.devices import (
     show_runtime,
     with_runtime,
 )
-from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.budgets import BUDGETS, budget_named, field_of
 from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import DEVICE, OWNER, Verdict, memory_limit
@@ -213,7 +213,7 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
     options = budgets.limits()
     others = {*options, *(name for name, value in given.items() if value is not None)} - {*BUDGETS}
     for name in (*BUDGETS, *sorted(others)):
-        field, option = FIELDS.get(name, name), options.get(name)
+        field, option = field_of(name), options.get(name)
         limits = by_budget[name] = []
         if (value := given.get(name)) is not None:
             limits.append(Allowance(_read(name, value), "as asked"))

@@ -28,7 +28,7 @@ def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool 
     table = new_table("budget", "allowed", "", left=(0, 2))
     for name, limit in result.budgets.items():
         part = budget_named(name)
-        table.add_row(part.noun, "unlimited" if limit.allowed is None else part.show(limit.allowed),
+        table.add_row(part.noun, "unlimited" if limit.allowed is None else part.quantity.show(limit.allowed),
                       "" if limit.allowed is None else limit.source)  # fmt: skip
     print_section(console, "Budgets of a round", table, _free_memory(result))
     for kind in result.kinds.values():
@@ -82,7 +82,7 @@ def _print_stages(console: Console, title: str, stages: Sequence[StageFit]) -> N
     for row in stages:
         table.add_row(
             row.stage_and_part, str(row.rounds), "yes" if row.eligible else "no",
-            *(part.show(row.costs[name]) for name, part in parts.items()), _tightest(row),
+            *(part.quantity.show(row.costs[name]) for name, part in parts.items()), _tightest(row),
         )  # fmt: skip
     print_section(console, title, table)
 
@@ -91,7 +91,7 @@ def _tightest(row: Tightest) -> str:
     """The binding budget and the margin to it, as text."""
     if row.binding is None:
         return NOTHING
-    title, show = budget_named(row.binding).noun, budget_named(row.binding).show
+    title, show = budget_named(row.binding).noun, budget_named(row.binding).quantity.show
     if row.binding == "memory" and row.memory_limit == "device":
         title = f"device {title}"
     margin = row.margins[row.binding] or 0.0
@@ -138,8 +138,8 @@ def _limit(result: Fit, name: str) -> str:
     """A budget that nothing meets, in words."""
     limit, part = result.budgets[name], budget_named(name)
     if limit.limit != "device":
-        return f"the {part.noun} budget of {part.show(limit.allowed or 0.0)}"
-    return f"the {part.show(limit.allowed or 0.0)} of memory that {result.device} has left"
+        return f"the {part.noun} budget of {part.quantity.show(limit.allowed or 0.0)}"
+    return f"the {part.quantity.show(limit.allowed or 0.0)} of memory that {result.device} has left"
 
 
 def _print_search(console: Console, kind: KindFit, stopped_by: str) -> None:

@@ -98,5 +98,5 @@ def tightest(row: RoundVerdict) -> str:
     word = "device" if binding == "memory" and row.memory_limit == "device" else binding
     used = 1 - margin / row.budget if row.budget else MOST_USED
     if used >= MOST_USED:
-        return f"{word} lacks {budget_named(binding).show(-margin)}"
+        return f"{word} lacks {budget_named(binding).quantity.show(-margin)}"
     return f"{word} {units.show_share(used)}"

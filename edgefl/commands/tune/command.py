@@ -22,7 +22,7 @@ from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
 from edgefl.cost.predict import metric_names
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning.setup import Setup
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.rounds import SHORT, lower_is_better
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.runs.progress import OnProgress, messages, silent
@@ -30,9 +30,6 @@ from edgefl.scenario import Scenario
 from edgefl.scenario.search_space import Searched, parse_search_space, with_fields
 from edgefl.setup.compose import Given, scenario_of
 from edgefl.setup.progress import public_command
-
-HEADLINES = ("accuracy", "r@10", "soft_score", "perplexity")
-"""Metrics of which the first that an evaluation has is optimised, where none is named."""
 
 
 @public_command
@@ -184,7 +181,7 @@ def metric_of(setup: Setup, split: str, asked: str | None, followed: str | None,
         return asked
     if followed is not None and followed in there:
         return followed
-    found = [name for headline in HEADLINES for name in there if name.partition(".")[2] == headline]
+    found = [name for headline in SHORT for name in there if name.partition(".")[2] == headline]
     if len({name.partition(".")[0] for name in there}) != 1 or not found:
         raise ScenarioError(f"name the metric: {option} KIND.NAME; there are {', '.join(found or there)}")
     return found[0]

@@ -12,17 +12,10 @@ from typing import Any, Literal
 from edgefl.drawing.charts.palette import INK
 from edgefl.drawing.text_tables import csv_lines
 from edgefl.errors import visible
+from edgefl.units import NAMED
 
 Number = float | None
 Form = Literal["lines", "bars", "stacks", "areas", "points", "spans", "map"]
-
-_PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
-    "bytes": tuple((1024.0**i, name) for i, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))),
-    "seconds": ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d")),
-    "joules": tuple((1000.0**i, f"{name}J") for i, name in enumerate(("", "k", "M", "G", "T"))),
-    "flops": tuple((1000.0**i, f"{name}FLOP") for i, name in enumerate(("", "k", "M", "G", "T", "P", "E"))),
-    "share": ((0.01, "%"),),
-}
 
 
 class _DrawnText:
@@ -44,7 +37,7 @@ def _make_visible(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ChartAxis(_DrawnText):
-    """An axis: its title and the unit of its numbers (``bytes``, ``seconds``, ``joules``, ``flops``, ``share``).
+    """An axis: its title and the unit of its numbers, a word of ``units.NAMED`` (``bytes``, ``seconds``, ``share``).
 
     Larger numbers than ``top`` are cut off.
     """
@@ -59,19 +52,18 @@ class ChartAxis(_DrawnText):
 
     def scale(self, values: Iterable[Any]) -> tuple[float, str]:
         """The divisor for these values, and the title with the unit: ``(1048576, "peak memory, MiB")``."""
-        steps = _PREFIXES.get(self.unit)
-        if steps is None:
+        if self.unit not in NAMED:
             return 1.0, self.title
         largest = max((abs(v) for v in values if isinstance(v, int | float)), default=0.0)
         if self.top is not None:
             largest = min(largest, self.top)
-        fits = [step for step in steps if largest >= step[0] * (2.0 if self.unit == "seconds" else 1.0)]
-        factor, name = (fits or steps)[-1 if fits else 0]
-        return factor, f"{self.title}, {name}" if self.title else name
+        factor = NAMED[self.unit].unit_for(largest).factor
+        return factor, self.title_with_unit(factor)
 
     def title_with_unit(self, factor: float) -> str:
         """The title with the unit of numbers that are divided by ``factor``."""
-        return self.scale([1.0 if self.unit in ("", "share") else factor * 2.5])[1]
+        name = next((step.name for step in NAMED[self.unit].steps if step.factor == factor), "") if self.unit else ""
+        return ", ".join(filter(None, [self.title, name]))
 
 
 @dataclass(frozen=True)

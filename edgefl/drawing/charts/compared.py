@@ -10,10 +10,11 @@ from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.drawing.charts.curves import REACH, evaluated_metrics
 from edgefl.drawing.charts.palette import of_run
 from edgefl.drawing.charts.records import Curves, Records
-from edgefl.drawing.text_tables import NOTHING, SHOWN, title_of, without_seed
+from edgefl.drawing.text_tables import or_dash, title_of, without_seed
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import compared_split, fitting, hardest, peak_of, share
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
+from edgefl.units import NAMED
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -100,8 +101,8 @@ def _chart(slug: str, title: str, groups: Mapping[str, Sequence[Records]], colum
         for index, (label, found) in enumerate(zip(groups, column.spreads, strict=True)):
             centre, reach = found.mean, found.reach(confidence=confidence)
             low, high = ([centre - reach], [centre + reach]) if centre is not None and reach is not None else ((), ())
-            told = NOTHING if centre is None else f"{centre:.3f}" if not column.unit else SHOWN[column.unit](centre)
-            series.append(Series(label, [label], [centre], of_run(index), low, high, notes=[told],
+            show = NAMED[column.unit].show if column.unit else "{:.3f}".format
+            series.append(Series(label, [label], [centre], of_run(index), low, high, notes=[or_dash(show, centre)],
                                  written=len(groups) <= MOST_WRITTEN))  # fmt: skip
             rows[index] += [centre, reach] if seeds > 1 else [centre]
         if not column.is_empty:

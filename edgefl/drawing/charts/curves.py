@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
+from edgefl.commands.compare.table import AXES
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.drawing.charts.palette import of_kind, of_run
 from edgefl.drawing.charts.records import Curves
-from edgefl.drawing.text_tables import title_of
+from edgefl.drawing.text_tables import title_of, unit_of
 from edgefl.results.facts import shown_metrics
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
 
 CLOCKS = (
     ("rounds", "round", ChartAxis("round")),
-    ("seconds", "virtual_seconds", ChartAxis("virtual time", "seconds")),
-    ("bytes", "traffic_bytes", ChartAxis("traffic of all clients", "bytes")),
-    ("joules", "energy_joules", ChartAxis("energy of all clients", "joules")),
-)
+    *((unit, {"bytes": "traffic_bytes"}.get(axis, axis), ChartAxis(noun, unit))
+      for axis, noun in AXES.items() for unit in [unit_of(axis)]),
+)  # fmt: skip
 """Each x axis: its name in ``Curves.clocks``, in tables, and the axis."""
 
 MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexity")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgefl import units
+from edgefl.devices.budgets import BUDGETS, colour_of
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
-from edgefl.drawing.charts.palette import BUDGETS, FITS, IDLE, OTHER_BUDGET, QUIET, of_kind
+from edgefl.drawing.charts.palette import FITS, IDLE, QUIET, of_kind
 from edgefl.drawing.charts.records import Records, ShownVerdict
 from edgefl.results.facts import RoundFacts
 
@@ -38,7 +39,7 @@ def eligible(records: Records) -> Chart:
             rows.append(([stage.stage, stage.rounds, kind, counts.clients, counts.eligible], refused))
     others = sorted({name for n in bars.values() for name in n} - {*BUDGETS, "fits", OTHER_STAGE})
     names = ["fits", *(n for n in (*BUDGETS, *others, OTHER_STAGE) if any(n in bar for bar in bars.values()))]
-    colours = {"fits": FITS, **BUDGETS, **dict.fromkeys(others, OTHER_BUDGET)}
+    colours = {"fits": FITS, **{name: colour_of(name) for name in (*BUDGETS, *others)}}
     series = [
         Series(name if name == "fits" else f"refused by {name}", list(bars), [n.get(name, 0) for n in bars.values()],
                colours.get(name, QUIET))
@@ -143,9 +144,9 @@ def _panel(title: str, points: Sequence[Point], kinds: Sequence[str]) -> Panel:
     def height(p: Point) -> float | None:
         return p.memory_limit_bytes if limited else p.memory_bytes
 
-    colours = {SENT: FITS, IDLE_NAME: IDLE, **{f"refused by {name}": shade for name, shade in BUDGETS.items()}}
-    others = {p.verdict for p in points if p.verdict.startswith("refused")} - colours.keys()
-    colours |= dict.fromkeys(sorted(others), OTHER_BUDGET)
+    refused = sorted({p.verdict for p in points if p.verdict.startswith("refused")})
+    states = dict.fromkeys([*(f"refused by {name}" for name in BUDGETS), *refused])
+    colours = {SENT: FITS, IDLE_NAME: IDLE, **{state: colour_of(state.removeprefix("refused by ")) for state in states}}
     series = []
     for state, shade in colours.items():
         chosen = [p for p in points if p.verdict == state and height(p) is not None]

@@ -16,11 +16,7 @@ RUNS = ("#004488", "#dd8833", "#1b9aaa", "#7a3f1f", "#9a9a2a", "#c05fc0", "#5c6c
 """Runs of a comparison, variants of a bench."""
 
 FITS, IDLE = "#228833", "#99cc99"
-"""Clients that fit, and those of them that sent nothing: what is green fits."""
-BUDGETS = {"memory": "#cc3311", "flops": "#997700", "bytes": "#994455", "seconds": "#6f4c9b", "joules": "#bb5500"}
-OTHER_BUDGET = "#404858"
-"""Clients that a budget refuses, and those that any other refuses."""
-
+"""Clients that fit, and those of them that sent nothing: what is green fits.  Budgets have colours of their own."""
 PHASES = {"download": "#77aadd", "compute": "#eecc66", "upload": "#ee99aa"}
 """What a client does in its round."""
 PREDICTED, MEASURED = "#b0b0b0", "#505560"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from edgefl.drawing.charts import Chart
 from edgefl.drawing.charts.curves import REACH
-from edgefl.drawing.page.traces import MARKS, Plot, PlotlyTrace, traces
+from edgefl.drawing.page.traces import MARKS, Plot, Properties, traces
 from edgefl.drawing.text_tables import NOTHING, field_formatter, with_spread
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
@@ -157,12 +157,12 @@ def _is_spread(name: str, before: str) -> bool:
     return name in [f"{before}_{reach}" for reach in REACH.values()]
 
 
-def _key(trace: PlotlyTrace) -> Key:
+def _key(trace: Properties) -> Key:
     name = trace["name"]
     return Key(html.unescape(name), name, trace["marker"]["color"], _sign(trace), of_mark=trace["x"] == [None])
 
 
-def _sign(trace: PlotlyTrace) -> str:
+def _sign(trace: Properties) -> str:
     """The character that looks like a series' mark; a circle where its points have different marks."""
     symbol = trace["marker"].get("symbol", "square" if trace["type"] == "bar" else "circle")
     if symbol == "line-ew-open":

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from edgefl import registry, units
-from edgefl.devices.budgets import FIELDS, Budget, budget_named
+from edgefl.devices.budgets import BUDGETS, Budget, budget_named, field_of
 from edgefl.drawing.charts import Records
 from edgefl.records.carbon import carbon_words
 from edgefl.records.relays import relay_words
@@ -48,7 +48,8 @@ def scenario_lines(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tu
 
 
 def _budgets(budgets: Mapping[str, object]) -> str:
-    known = {FIELDS.get(name, name): name for name in registry.names("budget")} | {"energy_total": "joules"}
+    known = {name: name for name in registry.names("budget")}
+    known |= {field_of(name): name for name in BUDGETS} | {"energy_total": "joules"}
     limits = {
         field.replace("_", " "): _limit(value, budget_named(known[field]) if field in known else None)
         for field, value in budgets.items()
@@ -64,7 +65,7 @@ def _limit(value: Any, part: Budget | None) -> Any:
     """A budget's amount or range in words, or a mixture's, each with its share; without a ``part`` it has no unit."""
     if not isinstance(value, dict):
         value = [_ends(str(each)) for each in value] if isinstance(value, list) else value
-        return _with_unit(value, part.show if part else "{:g}".format)
+        return _with_unit(value, part.quantity.show if part else "{:g}".format)
     return {_words(_limit(_ends(str(text)), part)): _share(share) for text, share in value.items()}
 
 

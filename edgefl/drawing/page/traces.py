@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from edgefl.drawing.charts.chart import ChartAxis, Panel, Series
 from edgefl.drawing.charts.palette import INK, QUIET
@@ -21,137 +21,15 @@ Place = float | str | None
 Values = Sequence[Place]
 
 
-class PlotlyLine(TypedDict, total=False):
-    """A line of a trace or of a shape."""
-
-    color: str
-    width: int
-    dash: str
-    shape: str
-
-
-class Marker(TypedDict, total=False):
-    """Marks or bars of a trace; a list has one for each point."""
-
-    color: str
-    opacity: float
-    size: int | list[int]
-    symbol: str | list[str]
-    line: PlotlyLine
-
-
-class ErrorBars(TypedDict):
-    """Error bars."""
-
-    type: str
-    symmetric: bool
-    color: str
-    thickness: float
-    width: int
-    array: list[Place]
-    arrayminus: list[Place]
-
-
-class PlotlyTrace(TypedDict, total=False):
-    """What plotly calls a trace: the properties that edgefl writes."""
-
-    type: str
-    mode: str
-    name: str
-    legendgroup: str
-    showlegend: bool
-    x: list[Place]
-    y: list[Place]
-    z: list[list[Place]]
-    base: list[Place]
-    text: list[str] | list[list[str]]
-    texttemplate: str
-    textposition: str
-    insidetextanchor: str
-    textangle: int
-    constraintext: str
-    textfont: dict[str, int]
-    cliponaxis: bool
-    orientation: str
-    stackgroup: str
-    fill: str
-    fillcolor: str
-    line: PlotlyLine
-    marker: Marker
-    error_x: ErrorBars
-    error_y: ErrorBars
-    colorscale: str
-    colorbar: dict[str, dict[str, str]]
-    hoverinfo: str
-    hovertext: list[str] | list[list[str]]
-    hovertemplate: str
-
-
-class PlotAxis(TypedDict, total=False):
-    """An axis of a layout."""
-
-    title: dict[str, str]
-    automargin: bool
-    type: str
-    rangemode: str
-    range: list[Place]
-    tickvals: list[float]
-    ticktext: list[str]
-    showgrid: bool
-    categoryorder: str
-    categoryarray: list[str]
-    autorange: str
-    dtick: int
-    tickfont: dict[str, int]
-
-
-class PanelLine(TypedDict, total=False):
-    """A line across a panel."""
-
-    type: str
-    xref: str
-    yref: str
-    x0: Place
-    x1: Place
-    y0: Place
-    y1: Place
-    line: PlotlyLine
-
-
-class Annotation(TypedDict, total=False):
-    """Words in a panel."""
-
-    text: str
-    x: Place
-    y: Place
-    xref: str
-    yref: str
-    xanchor: str
-    yanchor: str
-    textangle: int
-    showarrow: bool
-    ay: int
-    font: dict[str, int]
-
-
-class PanelLayout(TypedDict, total=False):
-    """The layout of a panel."""
-
-    xaxis: PlotAxis
-    yaxis: PlotAxis
-    shapes: list[PanelLine]
-    annotations: list[Annotation]
-    barmode: str
-    hovermode: str
-    height: int
-    showlegend: bool
+Properties = dict[str, Any]
+"""Properties of a trace, an axis or a layout, which a test holds against plotly's own schema, names and values."""
 
 
 class Plot(TypedDict):
     """What ``Plotly.newPlot`` takes."""
 
-    data: list[PlotlyTrace]
-    layout: PanelLayout
+    data: list[Properties]
+    layout: Properties
 
 
 def traces(panel: Panel) -> Plot:
@@ -164,7 +42,7 @@ def traces(panel: Panel) -> Plot:
             "map": _map}[panel.form]  # fmt: skip
     factor_x, factor_y = panel.factors()
     data = make(panel, factor_x, factor_y)
-    layout = PanelLayout(
+    layout = Properties(
         xaxis=_axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
         yaxis=_axis(panel.y, factor_y, [y for series in panel.series for y in series.y]),
         shapes=[],
@@ -178,7 +56,7 @@ def traces(panel: Panel) -> Plot:
         layout["height"] = 70 + 22 * len(panel.series)
         layout["xaxis"], layout["yaxis"] = (
             layout["yaxis"],
-            PlotAxis(type="category", automargin=True, autorange="reversed", showgrid=False, tickfont={"size": 10}),
+            Properties(type="category", automargin=True, autorange="reversed", showgrid=False, tickfont={"size": 10}),
         )
     if panel.form == "lines" and panel.x.names:
         layout["xaxis"] |= {
@@ -196,42 +74,42 @@ def traces(panel: Panel) -> Plot:
     if panel.form == "spans":
         names = panel.y.names
         layout |= {"barmode": "overlay", "height": 120 + 15 * len(names)}
-        layout["yaxis"] = PlotAxis(
+        layout["yaxis"] = Properties(
             type="category", categoryorder="array", categoryarray=list(map(safe, names)), automargin=True,
             autorange="reversed", dtick=1, showgrid=False, tickfont={"size": 10},
         )  # fmt: skip
     for index, name in enumerate(panel.symbols):
         if name:  # an entry of the legend for each mark
-            data.append(PlotlyTrace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
-                              marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
+            data.append(Properties(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
+                                   marker=Properties(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
     layout["showlegend"] = len(data) > 1 and not panel.has_single_bars
     return {"data": data, "layout": layout}
 
 
-def _rule(panel: Panel, layout: PanelLayout, fx: float, fy: float) -> None:
+def _rule(panel: Panel, layout: Properties, fx: float, fy: float) -> None:
     """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
-    dotted = PlotlyLine(width=1, dash="dot", color=QUIET)
+    dotted = Properties(width=1, dash="dot", color=QUIET)
     upright = panel.across if panel.is_horizontal else panel.down
     for index, (height, name) in enumerate(() if panel.is_horizontal else sorted(panel.across)):
         place = _number(height / fy)
-        layout["shapes"].append(PanelLine(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
+        layout["shapes"].append(Properties(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
         layout["annotations"].append(
-            Annotation(xref="paper", x=1 - index % 2, y=_log(place) if panel.y.log else place, text=safe(name),
+            Properties(xref="paper", x=1 - index % 2, y=_log(place) if panel.y.log else place, text=safe(name),
                        showarrow=False, xanchor="left" if index % 2 else "right", yanchor="bottom", font={"size": 10})
         )  # fmt: skip
     for begin, name in upright:
         at = _number(begin / (fy if panel.is_horizontal else fx))
-        layout["shapes"].append(PanelLine(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
+        layout["shapes"].append(Properties(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
         if panel.form != "spans":
             layout["annotations"].append(
-                Annotation(yref="paper", y=1, x=_log(at) if panel.x.log else at, text=safe(name), textangle=-90,
+                Properties(yref="paper", y=1, x=_log(at) if panel.x.log else at, text=safe(name), textangle=-90,
                            showarrow=False, xanchor="left", yanchor="top", font={"size": 10})
             )  # fmt: skip
     for series in panel.series:
         if panel.form == "areas" and series.written:
             for x, y, note in zip(series.x, series.y, series.notes, strict=True):
                 layout["annotations"].append(
-                    Annotation(x=_number(x / fx), y=_number(y / fy), text=safe(note), ay=-30)
+                    Properties(x=_number(x / fx), y=_number(y / fy), text=safe(note), ay=-30)
                 )  # fmt: skip
 
 
@@ -240,8 +118,8 @@ def safe(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def _axis(axis: ChartAxis, factor: float, values: Values) -> PlotAxis:
-    made = PlotAxis(title={"text": safe(axis.title_with_unit(factor))}, automargin=True)
+def _axis(axis: ChartAxis, factor: float, values: Values) -> Properties:
+    made = Properties(title={"text": safe(axis.title_with_unit(factor))}, automargin=True)
     if axis.log:
         made |= {"type": "log"}
         made |= _ticks([value / factor for value in values if isinstance(value, int | float) and value])
@@ -256,7 +134,7 @@ def _axis(axis: ChartAxis, factor: float, values: Values) -> PlotAxis:
     return made
 
 
-def _ticks(values: Sequence[float]) -> PlotAxis:
+def _ticks(values: Sequence[float]) -> Properties:
     """Ticks of a logarithmic axis: 1, 2 and 5 of each decade, or 1 alone where there are many."""
     if not values:
         return {}
@@ -285,18 +163,18 @@ def _scale_values(values: Iterable[Place], factor: float) -> list[Place]:
     ]
 
 
-def _hover(series: Series) -> PlotlyTrace:
+def _hover(series: Series) -> Properties:
     if not series.notes:
         return {}
     return {"hovertext": list(map(safe, series.notes)), "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
-def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
-    data: list[PlotlyTrace] = []
+def _lines(panel: Panel, fx: float, fy: float) -> list[Properties]:
+    data: list[Properties] = []
     for series in panel.series:
         x, name = _scale_values(series.x, fx), safe(series.name)
         symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
-        marker = Marker(size=6, color=series.colour, symbol=symbols)
+        marker = Properties(size=6, color=series.colour, symbol=symbols)
         if series.form == "points":
             data.append({"type": "scatter", "mode": "markers", "x": x, "y": _scale_values(series.y, fy), "name": name,
                          "marker": marker, **_hover(series)})  # fmt: skip
@@ -304,13 +182,13 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
                 data[-1]["error_y"] = _spread(series, fy)
             continue
         if any(value is not None for value in series.low):
-            edge = PlotlyTrace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
-                         legendgroup=name)  # fmt: skip
+            edge = Properties(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
+                              legendgroup=name)  # fmt: skip
             data.append({**edge, "y": _scale_values(series.low, fy)})
             data.append(
                 {**edge, "y": _scale_values(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"}
             )
-        line = PlotlyLine(color=series.colour, width=5 if series.heavy else 2)
+        line = Properties(color=series.colour, width=5 if series.heavy else 2)
         if series.dashed:
             line["dash"] = "dash"
         data.append(
@@ -321,11 +199,11 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     return data
 
 
-def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
-    data: list[PlotlyTrace] = []
+def _areas(panel: Panel, fx: float, fy: float) -> list[Properties]:
+    data: list[Properties] = []
     for series in panel.series:
-        made = PlotlyTrace(type="scatter", x=_scale_values(series.x, fx), y=_scale_values(series.y, fy),
-                     name=safe(series.name), marker={"color": series.colour, "symbol": "square"})  # fmt: skip
+        made = Properties(type="scatter", x=_scale_values(series.x, fx), y=_scale_values(series.y, fy),
+                          name=safe(series.name), marker={"color": series.colour, "symbol": "square"})  # fmt: skip
         if series.form == "points":
             made |= {"mode": "markers", "hoverinfo": "skip"}
             made["marker"] |= {"size": 9, "symbol": MARKS[series.symbols[0] % len(MARKS)]}
@@ -339,7 +217,7 @@ def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     return data
 
 
-def _points(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
+def _points(panel: Panel, fx: float, fy: float) -> list[Properties]:
     opened = ("", "-open")
     return [
         {"type": "scatter", "mode": "markers", "x": _scale_values(series.x, fx), "y": _scale_values(series.y, fy),
@@ -352,10 +230,10 @@ def _points(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     ]  # fmt: skip
 
 
-def _bars(panel: Panel, _: float, fy: float) -> list[PlotlyTrace]:
-    data: list[PlotlyTrace] = []
+def _bars(panel: Panel, _: float, fy: float) -> list[Properties]:
+    data: list[Properties] = []
     for series in panel.series:
-        made = PlotlyTrace(type="bar", name=safe(series.name), marker={"color": series.colour})
+        made = Properties(type="bar", name=safe(series.name), marker={"color": series.colour})
         names: list[Place] = [safe(name) for name in series.x]
         values = _scale_values(series.y, fy)
         made |= {"orientation": "h", "x": values, "y": names} if panel.is_horizontal else {"x": names, "y": values}
@@ -374,7 +252,7 @@ def _bars(panel: Panel, _: float, fy: float) -> list[PlotlyTrace]:
     return data
 
 
-def _spread(series: Series, factor: float) -> ErrorBars:
+def _spread(series: Series, factor: float) -> Properties:
     return {
         "type": "data", "symmetric": False, "color": series.colour, "thickness": 1.3, "width": 4,
         "array": _differences(series.high, series.y, factor),
@@ -386,11 +264,11 @@ def _differences(one: Sequence[float | None], other: Sequence[float | None], fac
     return [None if a is None or b is None else _number((a - b) / factor) for a, b in zip(one, other, strict=True)]
 
 
-def _spans(panel: Panel, fx: float, _: float) -> list[PlotlyTrace]:
-    data: list[PlotlyTrace] = []
+def _spans(panel: Panel, fx: float, _: float) -> list[Properties]:
+    data: list[Properties] = []
     for series in panel.series:
-        made = PlotlyTrace(y=list(map(safe, series.y)), x=_scale_values(series.x, fx), name=safe(series.name),
-                     marker={"color": series.colour})  # fmt: skip
+        made = Properties(y=list(map(safe, series.y)), x=_scale_values(series.x, fx), name=safe(series.name),
+                          marker={"color": series.colour})  # fmt: skip
         made.update(_hover(series))
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
@@ -401,11 +279,11 @@ def _spans(panel: Panel, fx: float, _: float) -> list[PlotlyTrace]:
     return data
 
 
-def _map(panel: Panel, *_: float) -> list[PlotlyTrace]:
+def _map(panel: Panel, *_: float) -> list[Properties]:
     value = panel.value or ChartAxis("")
     factor, title = value.scale([number for series in panel.series for number in series.y])
     words = [list(map(safe, series.notes)) for series in panel.series]
-    made = PlotlyTrace(
+    made = Properties(
         type="heatmap", x=list(map(safe, panel.x.names)), y=[safe(series.name) for series in panel.series],
         z=[_scale_values(series.y, factor) for series in panel.series], hovertext=words, colorscale="Viridis",
         hovertemplate="%{y}<br>%{x}<br>%{hovertext}<extra></extra>", colorbar={"title": {"text": safe(title)}},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import compress
 from statistics import fmean
 
@@ -14,10 +13,6 @@ from edgefl.drawing.text_tables import title_of
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import hardest, share
 from edgefl.results.names import MOST_NAMED, join_names, some_names
-
-SHOWS: dict[str, Callable[[float], str]] = {
-    "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules
-}  # fmt: skip
 
 
 def verdict_of(groups: Groups, matrix: Matrix) -> list[str]:
@@ -107,7 +102,7 @@ def _who_is_cheap(groups: Groups, matrix: Matrix) -> list[str]:
     least: dict[str, list[str]] = {}
     for column, figures in zip(whole.columns, whole.figures, strict=True):
         means = [figure.mean for figure in compress(figures, trained) if figure.mean is not None]
-        if column.unit in SHOWS and len(means) == len(labels) > 1 and means.count(min(means)) == 1:
+        if column.unit in units.NAMED and len(means) == len(labels) > 1 and means.count(min(means)) == 1:
             label = labels[means.index(min(means))]
-            least.setdefault(label, []).append(f"{column.title} ({SHOWS[column.unit](min(means))})")
+            least.setdefault(label, []).append(f"{column.title} ({units.NAMED[column.unit].show(min(means))})")
     return _sentence(*(f"{label} takes the least {join_names(words)}" for label, words in least.items()))

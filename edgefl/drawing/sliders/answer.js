@@ -4,31 +4,11 @@
 const edgeflAnswer = (() => {
   const { count, show } = edgeflUnits;
 
-  // Seconds of the deadline that holds; Infinity without one.
-  const deadlineOf = ({ state, cell }) => ("deadline" in state.set ? state.set.deadline : cell.given.deadline ?? Infinity);
-
-  // Of a turn: clients that fit, that each cause leaves out, and that the method leaves out.
-  // Causes are budgets by their names, and "deadline" for those whose time the deadline limits.
-  function counted(judged, turn) {
-    const { counts } = judged.cell.fleet, deadline = deadlineOf(judged), seconds = judged.names.indexOf("seconds");
-    const by = new Int32Array(judged.names.length + 1), total = { fits: 0, left: 0, clients: 0 };
-    for (let i = 0; i < counts.length; i++) {
-      const n = counts[i];
-      total.clients += n;
-      if (turn.offer[i] < 0) total.left += n;
-      else if (turn.eligible[i]) total.fits += n;
-      else if (turn.binding[i] === seconds && judged.allowed.seconds[i] === deadline) by[judged.names.length] += n;
-      else by[turn.binding[i]] += n;
-    }
-    const causes = [...judged.names, "deadline"].map((name, b) => [name, by[b]]).filter(([, n]) => n);
-    return { ...total, causes: causes.sort((a, b) => b[1] - a[1]) };
-  }
-
   const nounOf = (record, cause) => (cause === "deadline" ? "the deadline" : record.budgets.find((each) => each.name === cause)?.noun ?? cause);
 
   // "31 of 40 clients can train in the hardest stage, 3; memory leaves 7 out, the deadline 2"
   function sentence(record, judged) {
-    const { fits, left, clients, causes } = counted(judged, judged.hardest.turns[0]);
+    const { eligible: fits, left_out: left, clients, causes } = judged.hardest;
     const where = judged.stages.length > 1 ? ` in the hardest stage, ${judged.hardest.stage}` : "";
     const who = fits === clients ? `All ${count(clients)} clients can train` : `${fits ? count(fits) : "None"} of ${count(clients)} clients can train${where}`;
     const refused = causes.map(([cause, n], i) => `${nounOf(record, cause)} ${i ? "" : "leaves "}${count(n)}${i ? "" : " out"}`);
@@ -61,5 +41,5 @@ const edgeflAnswer = (() => {
     return all.filter(([, value]) => !Number.isNaN(value)).map(([name, value, unit]) => [name, show(value, unit)]);
   }
 
-  return { deadlineOf, counted, nounOf, sentence, byKind, costs };
+  return { nounOf, sentence, byKind, costs };
 })();

@@ -2,7 +2,7 @@
 "use strict";
 
 const edgeflAxes = (() => {
-  const { show } = edgeflUnits;
+  const { show, round } = edgeflUnits;
   const capital = (word) => word[0].toUpperCase() + word.slice(1);
 
   // What every client has alike, if it is a limit; else null.
@@ -26,7 +26,7 @@ const edgeflAxes = (() => {
       lines({ judged }) {
         const limit = common(judged.allowed[budget.name]);
         if (limit === null) return [];
-        const deadline = budget.name === "seconds" && edgeflAnswer.deadlineOf(judged) === limit;
+        const deadline = budget.name === "seconds" && judged.deadline === limit;
         return [{ at: limit, words: `${deadline ? "deadline" : `${budget.noun} limit`} ${show(limit, budget.unit)}`, beyond: true, colour: budget.name }];
       },
     };
@@ -79,28 +79,11 @@ const edgeflAxes = (() => {
   // What goes up where nothing is chosen: what clients may use, if that differs among them; else what they need.
   const usual = (judged) => (judged.allowed.memory.every((value) => value === judged.allowed.memory[0]) ? "memory" : "granted");
 
-  function candidates(unit, low, high) {
-    const found = [];
-    if (unit === "B") for (let at = 1; at <= high; at *= 2) found.push(at);
-    else {
-      const bases = unit === "s" ? [[1, 60], [60, 3600], [3600, 172800], [86400, Infinity]] : [[1, Infinity]];
-      for (let power = -6; power < 22; power++) {
-        for (const digit of [1, 2, 5]) {
-          for (const [base, until] of bases) {
-            const at = digit * 10 ** power * base;
-            if ((base === 1 || at >= 2 * base) && at < until) found.push(at);
-          }
-        }
-      }
-    }
-    return [...new Set(found)].filter((at) => at >= low && at <= high).sort((a, b) => a - b);
-  }
-
   // A scale from values to pixels, `from` to `to`, and ticks with at least `gap` pixels between them.
   function scale([low, high], unit, from, to, gap) {
     const [bottom, top] = [Math.log(low), Math.log(high)], factor = (to - from) / (top - bottom);
     const at = (value) => from + (Math.log(value) - bottom) * factor;
-    const all = candidates(unit, low, high);
+    const all = round(unit, low, high);
     let step = 1, ticks = all;
     const tight = () => ticks.some((tick, i) => i > 0 && Math.abs(at(tick) - at(ticks[i - 1])) < gap);
     while (tight() && step < all.length) {

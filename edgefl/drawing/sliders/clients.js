@@ -14,7 +14,7 @@ const edgeflClients = (() => {
   function verdictWords(record, judged, client) {
     if (client === null) return "left out by the method";
     if (client.eligible) return "can train";
-    const deadline = client.binding === "seconds" && client.budgets.seconds === edgeflAnswer.deadlineOf(judged);
+    const deadline = client.binding === "seconds" && client.budgets.seconds === judged.deadline;
     return `left out by ${edgeflAnswer.nounOf(record, deadline ? "deadline" : client.binding)}`;
   }
 

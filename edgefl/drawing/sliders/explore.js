@@ -76,13 +76,13 @@
 
   function showAnswer(stage) {
     part("answer").textContent = edgeflAnswer.sentence(record, judged);
-    const whole = edgeflAnswer.counted(judged, judged.hardest.turns[0]);
+    const whole = judged.hardest;
     const colours = { fits: palette.fits, deadline: palette.budgets.seconds, ...palette.budgets };
-    const pieces = [["fits", whole.fits], ...whole.causes, ["method", whole.left]].filter(([, n]) => n);
+    const pieces = [["fits", whole.eligible], ...whole.causes, ["method", whole.left_out]].filter(([, n]) => n);
     part("share").replaceChildren(...pieces.map(([name, n]) => make("i", {
       title: `${name} ${count(n)}`, style: `flex-grow:${n / whole.clients};background:${edgeflTheme.shade(colours[name] ?? palette.other)}`,
     })));
-    const { fits, left, causes } = edgeflAnswer.counted(judged, stage.turns[0]), by = Object.fromEntries(causes);
+    const { eligible: fits, left_out: left, causes } = stage, by = Object.fromEntries(causes);
     by.seconds = (by.seconds ?? 0) + (by.deadline ?? 0);
     picture.verdicts.forEach((verdict, code) => {
       const n = code ? by[verdict.name] ?? 0 : fits;

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgefl.drawing.charts.palette import BUDGETS, FITS, KINDS, OTHER_BUDGET, PARTS
+from edgefl import units
+from edgefl.devices.budgets import Budget, budget_named, colour_of
+from edgefl.drawing.charts.palette import FITS, KINDS, PARTS
 from edgefl.drawing.sliders.devices import devices_shown
 from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
 from edgefl.drawing.sliders.words import title_axes
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 HERE = Path(__file__).parent
-PALETTE = {"fits": FITS, "budgets": BUDGETS, "other": OTHER_BUDGET, "kinds": KINDS, "parts": PARTS}
+PALETTE = {"fits": FITS, "other": Budget.colour, "kinds": KINDS, "parts": PARTS}
 SCRIPTS = [
     HERE / f"{name}.js"
     for name in ("verdict", "units", "parts", "state", "answer", "choices", "sliders", "axes", "marks", "fleet",
@@ -28,10 +30,11 @@ SCRIPTS = [
 
 @dataclass(frozen=True)
 class View:
-    """What ``view.html`` needs beside its elements: the record, what is shown beside it, and the scripts."""
+    """What ``view.html`` needs beside its elements: the record, what is shown beside it, units, and the scripts."""
 
     record: Markup
     shown: Markup
+    units: Markup
     js: Markup
 
 
@@ -50,12 +53,19 @@ def page_of(record: Explored | ExploredDevices) -> str:
 def view_of(record: Explored) -> View:
     """The view of a fleet, for a page of its own or as a section of another."""
     axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in title_axes(record.axes)]
-    return View(data(record.to_data()), data({**PALETTE, "axes": axes}), read_texts(*SCRIPTS))
+    shown = {**PALETTE, "budgets": {budget.name: colour_of(budget.name) for budget in record.budgets}, "axes": axes}
+    budgets = {budget.unit: budget_named(budget.name).quantity for budget in record.budgets}
+    own = {
+        "share": units.SHARE,
+        **{each.unit: each for each in (units.BYTES, units.FLOPS, units.SECONDS, units.JOULES)},
+    }
+    quantities = {unit: quantity.to_page() for unit, quantity in {**budgets, **own}.items()}
+    return View(data(record.to_data()), data(shown), data(quantities), read_texts(*SCRIPTS))
 
 
 def css_of_view() -> Markup:
     """How the view looks."""
     from markupsafe import Markup
 
-    colours = f":root {{ --fits: {FITS}; --refused: {BUDGETS['memory']}; }}\n"
+    colours = f":root {{ --fits: {FITS}; --refused: {colour_of('memory')}; }}\n"
     return Markup(colours) + read_texts(HERE / "explore.css")

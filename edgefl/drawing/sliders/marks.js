@@ -16,7 +16,7 @@ const edgeflMarks = (() => {
   // The verdicts of a record's clients: 0 fits, then one for each budget: {words, sign, colour, shape}.
   function verdicts(record, palette) {
     const refused = record.budgets.map((budget, b) => ({
-      name: budget.name, words: `${budget.noun} leaves out`, colour: palette.budgets[budget.name] ?? palette.other,
+      name: budget.name, words: `${budget.noun} leaves out`, colour: palette.budgets[budget.name],
       shape: Math.min(b + 1, OUTLINES.length - 1),
     }));
     return [{ name: "fits", words: "can train", colour: palette.fits, shape: 0 }, ...refused]

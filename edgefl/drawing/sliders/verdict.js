@@ -1,7 +1,8 @@
 // Verdicts of all clients from the record of `edgefl explore` (edgefl/drawing/sliders/page_data.py), with no document.
 //
-// Arithmetic is that of edgefl/planning/eligibility.py (the gate), edgefl/planning/judge.py (the choice among offers) and
-// edgefl/devices/fleet.py (draw_budgets), on the same 64-bit numbers, so verdicts are equal, at thresholds too.
+// What a page can ask about can't be computed before: its budgets move.  So `gate` is edgefl/planning/eligibility.py's,
+// `choose` that of edgefl/planning/judge.py, and `allowed` is draw_budgets of edgefl/devices/fleet.py, each once, on the
+// same 64-bit numbers; tests/commands/explore/test_verdicts.py holds them against Python's, at thresholds too.
 //
 // A state is {cell, set}: the index of a cell, and what is set in place of what owners grant, by name:
 //   a budget's name: its amount for every client, Infinity for no limit;  "share": memory as a share of the device's RAM,
@@ -30,6 +31,42 @@ const edgeflVerdicts = (() => {
     const known = pairs.filter(([value]) => value !== null);
     const whole = sum(known.map(([, weight]) => weight));
     return known.length && whole ? sum(known.map(([value, weight]) => value * weight)) / whole : null;
+  }
+
+  const margin = (budget, cost) => (budget === Infinity ? Infinity : budget - cost);
+
+  // The gate for a row of `limits` and a spot of `costs`, arrays by budget: whether it fits, the smallest share of a budget
+  // that is left (Infinity without budgets), and that budget's index, -1 without budgets.
+  function gate(limits, row, costs, spot) {
+    let fits = true, near = Infinity, binding = -1;
+    for (let b = 0; b < limits.length; b++) {
+      const budget = limits[b][row];
+      if (budget === Infinity) continue;
+      const left = margin(budget, costs[b][spot]), share = budget > 0 ? left / budget : left < 0 ? -Infinity : 0;
+      if (left < 0) fits = false;
+      if (binding < 0 || share < near) [near, binding] = [share, b];
+    }
+    return { fits, near, binding };
+  }
+
+  // The offer that each row takes, of `offers` [{index, stage, costs}], best first: the first that fits, or else the nearest,
+  // of equally near ones that of the later stage.  `spot` has each row's place in costs, `asks` says who is asked.
+  function choose(offers, limits, spot, asks) {
+    const rows = spot.length, offer = new Int16Array(rows).fill(-1), binding = new Int8Array(rows).fill(-1);
+    const eligible = new Uint8Array(rows), near = new Float64Array(rows).fill(Infinity);
+    for (let i = 0; i < rows; i++) {
+      if (!asks(spot[i])) continue;
+      let taken = null;
+      for (const each of offers) {
+        const verdict = gate(limits, i, each.costs, spot[i]);
+        const nearer = verdict.near > near[i] || (verdict.near === near[i] && each.stage > taken?.stage);
+        if (!verdict.fits && taken && !nearer) continue;
+        taken = each;
+        [offer[i], near[i], binding[i], eligible[i]] = [each.index, verdict.near, verdict.binding, verdict.fits];
+        if (verdict.fits) break;
+      }
+    }
+    return { offer, eligible, binding, near };
   }
 
   class Explorer {
@@ -69,10 +106,10 @@ const edgeflVerdicts = (() => {
         if (!priced) return null;
         const fleet = this.fleet(priced.fleet), spot = this.column(priced.spot);
         const group = this.column(priced.group), pair = this.column(priced.pair);
-        const offers = priced.offers.map((offer) => {
+        const offers = priced.offers.map((offer, index) => {
           const places = this._places(fleet, group, pair, this.column(offer.transfer));
           return {
-            given: offer, stage: offer.stage, takesPart: this.column(offer.takes_part), places,
+            index, given: offer, stage: offer.stage, takesPart: this.column(offer.takes_part), places,
             costs: fleet.names.map((name) => this._cost(offer.costs[name], places)),
             download: this.column(offer.download_bytes), upload: this.column(offer.upload_bytes),
           };
@@ -101,7 +138,7 @@ const edgeflVerdicts = (() => {
       return total;
     }
 
-    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], ofJob: [rows]}.
+    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], ofJob: [rows], deadline}.
     allowed(state) {
       const cell = this.cell(state.cell), fleet = cell.fleet, set = state.set, rows = fleet.rows;
       const whole = Object.fromEntries(this.record.budgets.map((budget) => [budget.name, budget.whole]));
@@ -130,7 +167,7 @@ const edgeflVerdicts = (() => {
       }
       const deadline = "deadline" in set ? set.deadline : cell.given.deadline ?? Infinity;
       for (let i = 0; i < rows; i++) if (deadline < allowed.seconds[i]) allowed.seconds[i] = deadline;
-      return { allowed, ofDevice, ofJob };
+      return { allowed, ofDevice, ofJob, deadline };
     }
 
     // The verdicts of a state; null for a cell that is refused.  Each of `turns` has [rows]: offer (index into the
@@ -139,9 +176,12 @@ const edgeflVerdicts = (() => {
     judge(state) {
       const cell = this.cell(state.cell);
       if (cell === null) return null;
-      const { allowed, ofDevice, ofJob } = this.allowed(state);
+      const { allowed, ofDevice, ofJob, deadline } = this.allowed(state);
       const names = cell.fleet.names, limits = names.map((name) => allowed[name]);
-      const turns = cell.turns.map((turn) => this._turn(cell, turn, limits));
+      const turns = cell.turns.map(({ stage, rounds, offers: places }) => {
+        const offers = places.map((index) => cell.offers[index]);
+        return { stage, rounds, ...choose(offers, limits, cell.spot, (spot) => offers[0].takesPart[cell.group[spot]]) };
+      });
       const ever = new Uint8Array(cell.fleet.rows);
       for (const turn of turns) for (let i = 0; i < ever.length; i++) ever[i] |= turn.eligible[i];
       const stages = [];
@@ -150,70 +190,31 @@ const edgeflVerdicts = (() => {
         if (last && last.stage === turn.stage) last.turns.push(turn);
         else stages.push({ stage: turn.stage, turns: [turn] });
       }
-      const judged = { state, cell, names, allowed, ofDevice, ofJob, turns, ever };
+      const judged = { state, cell, names, allowed, ofDevice, ofJob, deadline, turns, ever };
       judged.stages = stages.map((stage) => this._stage(judged, stage));
       const harder = (a, b) => a.eligible - b.eligible || b.peak_memory_bytes - a.peak_memory_bytes;
       judged.hardest = judged.stages.reduce((least, stage) => (harder(stage, least) < 0 ? stage : least));
       return judged;
     }
 
-    _turn(cell, turn, limits) {
-      const { spot, group } = cell, rows = spot.length, offers = turn.offers.map((index) => cell.offers[index]);
-      const offer = new Int16Array(rows).fill(-1), binding = new Int8Array(rows).fill(-1);
-      const eligible = new Uint8Array(rows), nearness = new Float64Array(rows).fill(Infinity);
-      for (let i = 0; i < rows; i++) {
-        const at = spot[i];
-        if (!offers[0].takesPart[group[at]]) continue;
-        for (let k = 0; k < offers.length; k++) {
-          const costs = offers[k].costs;
-          let fits = true, near = Infinity, binds = 0, limited = false;
-          for (let b = 0; b < limits.length; b++) {
-            const budget = limits[b][i];
-            if (budget === Infinity) continue;
-            const margin = budget - costs[b][at];
-            const share = budget > 0 ? margin / budget : margin < 0 ? -Infinity : 0;
-            if (margin < 0) fits = false;
-            if (!limited || share < near) [near, binds] = [share, b];
-            limited = true;
-          }
-          const best = offer[i] < 0 ? null : cell.offers[offer[i]];
-          const nearer = near > nearness[i] || (near === nearness[i] && best && offers[k].stage > best.stage);
-          if (fits || best === null || nearer) {
-            offer[i] = turn.offers[k];
-            nearness[i] = near;
-            binding[i] = limited ? binds : -1;
-          }
-          if (fits) {
-            eligible[i] = 1;
-            break;
-          }
-        }
-      }
-      return { stage: turn.stage, rounds: turn.rounds, offer, eligible, binding, near: nearness };
-    }
-
-    // Counts of a stage, whose verdicts are those of its first turn, as sweep's row of the stage has them.
+    // Counts of a stage, whose verdicts are those of its first turn, as sweep's row of the stage has them.  `causes` has
+    // [name, clients], the most first: budgets, and "deadline" for those whose time the deadline limits.
     _stage(judged, { stage, turns }) {
-      const { counts } = judged.cell.fleet, first = turns[0], refusedBy = {}, memoryBy = {};
+      const { names, deadline } = judged, { counts } = judged.cell.fleet, [{ offer, eligible: able, binding }] = turns;
+      const seconds = names.indexOf("seconds"), by = new Float64Array(names.length + 1);
       let eligible = 0, clients = 0, leftOut = 0;
       for (let i = 0; i < counts.length; i++) {
         clients += counts[i];
-        if (first.offer[i] < 0) leftOut += counts[i];
-        else if (first.eligible[i]) eligible += counts[i];
-        else {
-          const name = judged.names[first.binding[i]];
-          refusedBy[name] = (refusedBy[name] ?? 0) + counts[i];
-          if (name === "memory") {
-            const whose = judged.ofDevice[i] ? "device" : "owner";
-            memoryBy[whose] = (memoryBy[whose] ?? 0) + counts[i];
-          }
-        }
+        if (offer[i] < 0) leftOut += counts[i];
+        else if (able[i]) eligible += counts[i];
+        else by[binding[i] === seconds && judged.allowed.seconds[i] === deadline ? names.length : binding[i]] += counts[i];
       }
+      const causes = [...names, "deadline"].map((name, b) => [name, by[b]]).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
       const rounds = sum(turns.map((turn) => turn.rounds)), means = turns.map((turn) => this._means(judged, turn));
       const byRounds = (name) => weighted(means.map((mean, t) => [mean[name], turns[t].rounds]));
       const byClients = (name) => weighted(means.map((mean, t) => [mean[name], turns[t].rounds * mean.clients]));
       return {
-        stage, rounds, turns, clients, eligible, left_out: leftOut, refused_by: refusedBy, refused_memory_by: memoryBy,
+        stage, rounds, turns, clients, eligible, left_out: leftOut, causes,
         round_seconds: byRounds("seconds"), energy_joules: byRounds("joules"), flops: byClients("flops"),
         download_bytes: byClients("download"), upload_bytes: byClients("upload"),
         peak_memory_bytes: Math.max(...means.map((mean) => mean.peak)),
@@ -311,7 +312,7 @@ const edgeflVerdicts = (() => {
       names.forEach((name, b) => {
         costs[name] = offer.costs[b][spot];
         budgets[name] = judged.allowed[name][row];
-        margins[name] = budgets[name] === Infinity ? Infinity : budgets[name] - costs[name];
+        margins[name] = margin(budgets[name], costs[name]);
       });
       const seconds = offer.given.costs.seconds;
       const phases = seconds.length < 3 ? null : seconds.map(({ by, values }) => this.column(values)[offer.places[by][spot]]);
@@ -356,7 +357,5 @@ const edgeflVerdicts = (() => {
     }
   }
 
-  return { Explorer };
+  return { Explorer, gate, choose };
 })();
-
-if (typeof module !== "undefined") module.exports = edgeflVerdicts;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.budgets import budget_named, field_of
 from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, ExploredBudget
 
 SWITCHES = {"true": "on", "false": "off"}
@@ -47,6 +47,6 @@ def budget_of(name: str, least: float, most: float) -> ExploredBudget:
     """A budget of which the cheapest and the most expensive client take this much."""
     budget = budget_named(name)
     return ExploredBudget(
-        name=name, path=f"fleet.budgets.{FIELDS.get(name, name)}", noun=budget.noun, unit=budget.quantity.unit,
+        name=name, path=f"fleet.budgets.{field_of(name)}", noun=budget.noun, unit=budget.quantity.unit,
         whole=budget.quantity.whole, least=least, most=most,
     )  # fmt: skip

@@ -8,12 +8,16 @@ from math import inf, nextafter
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgefl
 from edgefl.commands.sweep.page import shared_rows
+from edgefl.devices.budgets import BUDGETS
 from edgefl.drawing.sliders import page_of
 from edgefl.drawing.sliders.page_data import Explored
+from edgefl.planning.eligibility import gate
+from edgefl.planning.judge import choose_stages
 
 Tiny = Callable[..., dict[str, Any]]
 State = dict[str, Any]
@@ -141,6 +145,43 @@ def close(value: float | None, other: float | None) -> bool:
     return value == other if value is None or other is None else value == pytest.approx(other, rel=1e-9, abs=0)
 
 
+def test_one_formula_judges_and_chooses_as_the_planner_does_in_1000_cells(page: Any) -> None:
+    """Costs at, just above and just below budgets, budgets of 0 and without limit, offers that are equally near."""
+    cells, draw = 1000, np.random.default_rng(7)
+    budgets = draw.choice([0.0, 1.0, 3.0, 1e9 / 3, inf], (len(BUDGETS), cells))
+    budgets[draw.random(budgets.shape) < 0.3] *= draw.random()
+    finite = np.where(np.isinf(budgets), 5.0, budgets)
+    factors = draw.choice([0.0, 0.5, 0.9, 1.0, 1.0, 1.1], (3, *budgets.shape))
+    costs = finite * factors
+    exact = draw.random(costs.shape)
+    costs = np.where(exact < 0.1, np.nextafter(costs, inf), np.where(exact > 0.9, np.nextafter(costs, 0), costs))
+    costs[2][:, :200] = costs[1][:, :200]  # of equally near stages the later one is taken
+    allowed = dict(zip(BUDGETS, budgets, strict=True))
+    verdicts = [gate(dict(zip(BUDGETS, each, strict=True)), allowed) for each in costs]
+    gates, chosen = page.evaluate(
+        """([limits, offers]) => {
+          const rows = limits[0].map((_, row) => row);
+          const gates = offers.map(({costs}) => rows.map((row) => edgeflVerdicts.gate(limits, row, costs, row)));
+          const {offer, eligible, binding, near} = edgeflVerdicts.choose(offers, limits, rows, () => true);
+          return [gates, [offer, eligible, binding, near].map((values) => Array.from(values))];
+        }""",
+        [budgets.tolist(), [{"index": i, "stage": i, "costs": each.tolist()} for i, each in enumerate(costs)]],
+    )
+    for found, same in zip(gates, verdicts, strict=True):
+        assert [each["fits"] for each in found] == same.eligible.tolist()
+        assert [each["binding"] for each in found] == same.binding.tolist()
+        assert [each["near"] for each in found] == same.nearness.tolist()
+    offers = {
+        i: (lambda rows, each=each: (rows, {name: values[rows] for name, values in zip(BUDGETS, each, strict=True)}))
+        for i, each in enumerate(costs)
+    }
+    choices = choose_stages(offers, allowed)
+    assert chosen[:3] == [choices.stage.tolist(), choices.eligible.astype(int).tolist(), choices.binding.tolist()]
+    assert chosen[3] == [float(verdicts[stage].nearness[row]) for row, stage in enumerate(choices.stage)]
+    assert {0, 1, 2} <= {*choices.stage.tolist()} and 100 < choices.eligible.sum() < 900
+    assert {-1, *range(len(BUDGETS))} == {*choices.binding.tolist()}
+
+
 @pytest.mark.parametrize("count", [30, 200])
 def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
     record: Explored, page: Any, scenario: dict[str, Any], count: int
@@ -166,17 +207,9 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
             same = row[in_row.get(name, name)]
             assert value == same or close(value, same), (state, name)
         for stage, same in zip(told["stages"], row["stages"], strict=True):
-            for name in (
-                "stage",
-                "rounds",
-                "clients",
-                "eligible",
-                "refused_by",
-                "refused_memory_by",
-                "peak_memory_bytes",
-            ):
+            stage["refused_by"] = by_budget(dict(stage["causes"]))
+            for name in ("stage", "rounds", "clients", "eligible", "refused_by", "peak_memory_bytes"):
                 assert stage[name] == same[name], (state, stage["stage"], name)
-            assert stage["peak_memory_bytes"] == same["peak_memory_bytes"], (state, stage["stage"])
             for name in ("round_seconds", "energy_joules", "flops", "download_bytes", "upload_bytes"):
                 assert close(stage[name], same[name]), (state, stage["stage"], name)
         for client, same in zip(told["clients"], edgefl.profile_clients(scenario, told["changes"]).rows, strict=True):
@@ -193,6 +226,12 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
     assert refused == {budget.name for budget in record.budgets} and exact > count / 10
 
 
+def by_budget(causes: dict[str, int]) -> dict[str, int]:
+    """Clients by the budget that refuses them: the deadline is one of seconds."""
+    late = causes.pop("deadline", 0)
+    return causes | ({"seconds": causes.get("seconds", 0) + late} if late else {})
+
+
 def sum_of(phases: list[float]) -> float:
     down, computing, up = phases
     return (down + computing) + up
@@ -202,7 +241,7 @@ COUNT = """([text, states]) => {
   const explorer = new edgeflVerdicts.Explorer(JSON.parse(text));
   return states.map(({cell, set}) => {
     const judged = explorer.judge({cell, set: Object.fromEntries(Object.entries(set).map(([k, v]) => [k, Number(v)]))});
-    const refused = ({refused_by}) => Object.values(refused_by).reduce((sum, clients) => sum + clients, 0);
+    const refused = ({causes}) => causes.reduce((sum, [, clients]) => sum + clients, 0);
     return {
       counts: judged.stages.map((each) => [each.stage, each.eligible, each.clients, each.left_out, refused(each)]),
       data: explorer.data(judged, judged.ever), round: explorer.round(judged),
