@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from edgefl import units
-from edgefl.commands.compare.table import scale_of
 from edgefl.drawing.charts.chart import ChartAxis
-from edgefl.drawing.text_tables import field_formatter
+from edgefl.drawing.text_tables import field_formatter, scale_of
 from edgefl.errors import UnitError
 
 

@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from math import floor, log10
 from typing import Any
 
 from rich import box
@@ -31,6 +32,12 @@ LEAST_WIDTH = 40
 
 TITLES = {name: metric.title for name, metric in METRICS.items()}
 """Titles of metrics in tables."""
+
+
+AXES = {
+    "virtual_seconds": "virtual time", "bytes": "traffic of all clients", "energy_joules": "energy of all clients",
+}  # fmt: skip
+"""What runs spend over their rounds, and its titles; names end with the unit."""
 
 
 def title_of(metric: str) -> str:
@@ -194,6 +201,16 @@ def unit_of(name: str) -> str:
         return "share"
     word = last.rpartition("_")[2]
     return word if word in units.NAMED else ""
+
+
+def scale_of(name: str, largest: float) -> tuple[float, str, int]:
+    """Factor and name of the unit for figures up to ``largest``, and the decimals for three digits of it."""
+    factor, unit = 1.0, ""
+    if (word := "share" if "share" in name else name.rpartition("_")[2]) in units.NAMED:
+        unit, factor, _ = units.NAMED[word].unit_for(largest)
+    if name == "updates" or not largest:
+        return factor, unit, 0
+    return factor, unit, min(max(2 - floor(log10(largest / factor)), 0), 3)
 
 
 def field_formatter(name: str) -> Callable[[float], str]:

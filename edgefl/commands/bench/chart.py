@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet, BenchRow
 from edgefl.commands.bench.table import best_of, by_share, free_fleet, interval, metric_words, score_text
-from edgefl.commands.compare.table import AXES
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.drawing.charts.palette import INK, of_run
-from edgefl.drawing.text_tables import unit_of
+from edgefl.drawing.text_tables import AXES, unit_of
 from edgefl.errors import visible
 from edgefl.records.record import UNSET
 

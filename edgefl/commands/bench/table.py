@@ -15,9 +15,9 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.commands.bench.answer import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchVariant
-from edgefl.commands.compare.table import AXES
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import (
+    AXES,
     DIVERGED,
     NOTHING,
     csv_text,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, log10
 
 from rich.console import Console
 from rich.text import Text
 
-from edgefl import units
 from edgefl.commands.compare.answer import (
     ComparedRuns,
     EqualCosts,
@@ -21,6 +19,7 @@ from edgefl.commands.compare.answer import (
     SeedGroupRow,
 )
 from edgefl.drawing.text_tables import (
+    AXES,
     DIVERGED,
     NOTHING,
     TITLES,
@@ -28,6 +27,7 @@ from edgefl.drawing.text_tables import (
     field_formatter,
     new_table,
     print_table,
+    scale_of,
     screen,
     title_of,
 )
@@ -51,10 +51,6 @@ MORE_COSTS = {
     "updates": "updates",
     "flops": "computation",
 }
-AXES = {
-    "virtual_seconds": "virtual time", "bytes": "traffic of all clients", "energy_joules": "energy of all clients",
-}  # fmt: skip
-"""What runs spend over their rounds, and its titles; names end with the unit."""
 LABEL_WIDTH = 36
 """Columns for labels, a third of a screen; longer ones are wrapped between words."""
 
@@ -174,16 +170,6 @@ def _cost_column(rows: Sequence[SeedGroupRow], name: str, title: str) -> Compari
     cells = [row.figures[name] for row in rows]
     factor, unit, decimals = scale_of(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
     return ComparisonColumn(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
-
-
-def scale_of(name: str, largest: float) -> tuple[float, str, int]:
-    """Factor and name of the unit for figures up to ``largest``, and the decimals for three digits of it."""
-    factor, unit = 1.0, ""
-    if (word := "share" if "share" in name else name.rpartition("_")[2]) in units.NAMED:
-        unit, factor, _ = units.NAMED[word].unit_for(largest)
-    if name == "updates" or not largest:
-        return factor, unit, 0
-    return factor, unit, min(max(2 - floor(log10(largest / factor)), 0), 3)
 
 
 def _print_blocks(

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
-from edgefl.commands.compare.table import AXES
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.drawing.charts.palette import of_kind, of_run
 from edgefl.drawing.charts.records import Curves
-from edgefl.drawing.text_tables import title_of, unit_of
+from edgefl.drawing.text_tables import AXES, title_of, unit_of
 from edgefl.results.facts import shown_metrics
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
 

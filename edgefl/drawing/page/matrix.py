@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from edgefl.commands.compare.table import scale_of
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.curves import main_metrics
-from edgefl.drawing.text_tables import DIVERGED, NOTHING, title_of
+from edgefl.drawing.text_tables import DIVERGED, NOTHING, scale_of, title_of
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary, SeedFigure
 from edgefl.results.facts import compared_split, fitting, hardest, peak_of, rivals_of
