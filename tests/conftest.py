@@ -80,16 +80,13 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-SLOW = frozenset((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
-"""Tests, and cases of tests, that are slow."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--times``, by which ``.ci/run --slow`` renews the times from which it follows what is slow."""
+    parser.addoption("--times", action="store_true", help="write processor times of dear tests to tests/times.json")
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that aren't asked for are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``slow.txt`` lists, and skip tests marked ``gpu`` on a machine without a CUDA device."""
-    for item in items:
-        if item.nodeid in SLOW:
-            item.add_marker(pytest.mark.slow)
+    """Skip tests marked ``gpu`` on a machine without a CUDA device."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -189,6 +186,30 @@ def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
     with drawn():
         return edgefl.run(scenario, out=tmp_path_factory.mktemp("layerwise") / "run")
+
+
+@pytest.fixture(scope="session")
+def compared_runs(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A comparison shared by many tests: two schedules by two seeds, evaluated after each round.
+
+    Two clients can't take part in end-to-end training.
+    """
+    from pictures import drawn
+
+    import edgefl
+
+    scenario = tiny(
+        method="fedcola",
+        data={**tiny()["data"], "validation": 20},
+        compare={
+            "schedule": [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}],
+            "seed": [3, 4],
+        },
+        evaluation={"every": 1},
+        fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}},
+    )
+    with drawn():
+        return edgefl.run(scenario, out=tmp_path_factory.mktemp("compared") / "runs")
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ def test_whatever_a_step_raises_names_its_client(
         edgefl.run(scenario(method), out=tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_whatever_a_step_raises_names_its_client")
 def test_a_step_that_ends_the_program_in_a_worker_is_an_error_of_its_client(
     scenario: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -173,6 +173,7 @@ def test_a_fault_of_the_caller_is_not_a_plug_ins(scenario: Callable[..., dict[st
         edgefl.run(scenario("sound"), out=tmp_path / "run", on_progress=on_progress)
 
 
+@pytest.mark.slow(smaller="test_a_hang_is_where_the_code_ran_and_not_in_the_watch")
 def test_ctrl_c_names_where_a_plug_in_hung(file: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl", "run", file, "--set", "method=hangs-work", "--out", "hung"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -259,6 +260,7 @@ def test_check_method_finds(method: str, rule: str, message: str) -> None:
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+@pytest.mark.slow(smaller="test_check_method_finds")
 def test_check_method_keeps_a_sound_method_and_refuses_one_that_cannot_be_made() -> None:
     report = edgefl.check("method", "sound", runs=False, schedules=["end-to-end"], kinds=["text"])
     assert report.ok and {ANSWERS, STATELESS, UNTRAINED} <= report.checks.keys()

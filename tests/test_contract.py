@@ -106,7 +106,7 @@ def test_a_method_keeps_the_contract(method: str) -> None:
     assert report.ok and not report.refused, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(("method", "schedule"), PAIRS)
 def test_every_method_keeps_the_contract_under_every_schedule(method: str, schedule: str) -> None:
     report = edgefl.check("method", method, runs=False, schedules=[schedule], processes=True, **OPTIONS.get(method, {}))
@@ -115,7 +115,7 @@ def test_every_method_keeps_the_contract_under_every_schedule(method: str, sched
     assert REFUSED.get((method, schedule), "") in report.refused.get(schedule, "")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("allocation", ["uniform", "late"])
 def test_a_stage_without_rounds_is_passed_over(allocation: str) -> None:
     schedule = {"name": "layerwise", "stages": [1, 1], "rounds": 2, "allocation": allocation}
@@ -154,7 +154,7 @@ def files(run: Run) -> dict[str, bytes]:
     return {name: (run.path / name).read_bytes() for name in (*names, "result.json", "weights.safetensors")}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not")
 @pytest.mark.parametrize(("method", "schedule"), PAIRS)
 def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
     tiny: Tiny, tmp_path: Path, method: str, schedule: str

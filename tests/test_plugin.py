@@ -130,6 +130,7 @@ def test_tables_are_charged_as_they_travel(runs):
             assert "own" not in client["download_bytes_by_payload"]
 
 
+@pytest.mark.slow(smaller="test_it_trains_and_its_tables_fill")
 def test_the_server_trains_the_classifier_and_nothing_else(runs, tmp_path):
     """Without the server's work only the heads differ after one round."""
     one = {"name": "end-to-end", "rounds": 1}
@@ -152,7 +153,7 @@ def test_it_profiles(schedule):
         assert row["memory_bytes"]["received"] == CLASSES * DIM * (2 + 4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_worker_processes_give_the_same_bits(runs, tmp_path):
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
     edgefl.run(scenario(LAYERWISE, executor=workers), out=tmp_path / "run")
@@ -171,7 +172,7 @@ edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2], on_progress=observe)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_killed_run_ends_as_an_uninterrupted_one")
 def test_a_killed_run_resumes_to_the_same_end(runs, tmp_path):
     """Killed while updates of the last round come in: kept prototypes and tables come back from the checkpoint."""
     folder = tmp_path / "run"
@@ -221,13 +222,13 @@ def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_take
     assert base.tolist() == [1.0, 0.0999755859375]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 def test_it_keeps_the_contract():
     report = edgefl.check("method", "prototypes", runs=False, schedules=["layerwise"], kinds=["image"], rank=3)
     assert report.ok, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 def test_it_keeps_the_contract_under_every_schedule_and_in_worker_processes():
     report = edgefl.check("method", "prototypes", runs=False, processes=True)
     assert report.ok, str(report)

@@ -23,8 +23,6 @@ from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.work import run as run_work
 
-pytestmark = pytest.mark.slow
-
 COMMAND = [sys.executable, "-m", "edgefl", "run"]
 EQUAL = ("rounds", "clients", "eligibility")
 """Tables that equal runs have equal; the host's is not one of them."""
@@ -46,6 +44,7 @@ def same(one: Run, other: Run) -> None:
     assert_equal_tensors(first, second)
 
 
+@pytest.mark.slow(smaller="test_what_a_page_shows_is_what_happens")
 @pytest.mark.parametrize("schedule", ["end-to-end", "progressive", "layerwise"])
 def test_it_learns(quickstart: Run, schedule: str) -> None:
     metrics = quickstart.runs[schedule].result["metrics"]
@@ -56,6 +55,7 @@ def test_it_learns(quickstart: Run, schedule: str) -> None:
     assert metrics["image-text"]["r@10"] >= 0.20
 
 
+@pytest.mark.slow(smaller="test_whom_the_other_schedule_lets_in")
 def test_layerwise_lets_in_whom_end_to_end_refuses(quickstart: Run) -> None:
     def refused(schedule: str) -> set[int]:
         verdicts = quickstart.runs[schedule].eligibility
@@ -71,6 +71,7 @@ def test_layerwise_lets_in_whom_end_to_end_refuses(quickstart: Run) -> None:
     assert left_out & took_part("layerwise")
 
 
+@pytest.mark.slow(smaller="test_predicted_is_measured_in_the_records")
 def test_every_metered_work_had_the_memory_that_was_predicted(quickstart: Run) -> None:
     for run in quickstart.runs.values():
         metered = run.clients[run.clients.measured_peak_memory_bytes.notna()]
@@ -84,6 +85,7 @@ def test_every_metered_work_had_the_memory_that_was_predicted(quickstart: Run) -
         assert max(map(abs, errors)) <= 0.005
 
 
+@pytest.mark.slow(smaller="test_a_killed_run_ends_as_an_uninterrupted_one")
 def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = subprocess.Popen([*COMMAND, "quickstart", "--out", str(folder)], start_new_session=True)
@@ -99,6 +101,7 @@ def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) ->
         same(run, resumed.runs[schedule])
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 @pytest.mark.parametrize("executor", ["{name: inline}", "{name: processes, workers: 1}"])
 def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor: str) -> None:
     chosen = "compare.schedule=[{name: layerwise, stages: [1, 1, 2], allocation: [6, 3, 3]}]"
@@ -108,6 +111,7 @@ def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor:
     same(quickstart.runs["layerwise"], run)
 
 
+@pytest.mark.slow(smaller="test_the_profiler_sees_known_allocations")
 @pytest.mark.parametrize("kind", ["image", "text", "image-text"])
 def test_torch_profiler_saw_the_memory_that_was_predicted(kind: str) -> None:
     setup = compose(load("quickstart", ["compare=null", "schedule=end-to-end"]))

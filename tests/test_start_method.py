@@ -64,6 +64,7 @@ def test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_sta
     assert asked(context())["TOLD"] is None
 
 
+@pytest.mark.slow(smaller="test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_starts")
 def test_a_worker_counts_the_threads_that_its_parent_asks_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
     served = asked(context())
     wanted = 1 + served["threads"]
@@ -73,6 +74,7 @@ def test_a_worker_counts_the_threads_that_its_parent_asks_for_now(monkeypatch: p
     assert spawned["parent"] == os.getpid()
 
 
+@pytest.mark.slow(smaller="test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_starts")
 def test_a_server_imports_from_the_path_of_its_parent_and_ends_with_it_though_killed(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemError('the folder in which a command runs is no library')")
     (tmp_path / "script").mkdir()

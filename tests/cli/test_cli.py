@@ -276,7 +276,7 @@ def test_nobody_can_train(call: Call, declared: str) -> None:
     assert err.index(said) < err.index("round 1/4") and err.splitlines()[-1].startswith(f"edgefl: {said}")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_nobody_can_train")
 def test_nobody_of_a_kind_or_in_one_run_can_train(call: Call, declared: str) -> None:
     """It is said, too, and the exit code is 0."""
     peaks, simulated = needs_of(call, declared), (declared, "--set", "training=none", "--set")
@@ -374,6 +374,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
     assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")
 
 
+@pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl", "run", trainable, "--out", "cut", "--json", "--set",
                "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip

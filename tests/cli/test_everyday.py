@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -216,40 +216,58 @@ OF_TORCH = {
 """Commands of a scenario whose towers are edgefl's own.  Fake tensors import torch._dynamo, and validate makes none."""
 
 
-def imported(words: str, libraries: set[str], folder: Path) -> tuple[int, str]:
-    """The exit code of a command in a process of its own, and which of these libraries it has imported."""
-    code = (
-        "import sys\nfrom edgefl.console import main\nended = 0\n"
-        f"try: main({words.split()!r})\nexcept SystemExit as end: ended = end.code or 0\n"
-        f"print(sorted({libraries!r} & set(sys.modules)), file=sys.stderr)\nsys.exit(ended)"
-    )
+TYPED = """
+import contextlib, io, json, os, sys
+from edgefl.console import main
+
+for words, libraries in json.loads(sys.argv[1]):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    code = 0
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            main(words.split())
+    except SystemExit as end:
+        code = end.code or 0
+    print(json.dumps([words, code, [each for each in libraries if each in sys.modules]]), flush=True)
+    os._exit(0)
+"""
+
+
+def imported(commands: Mapping[str, set[str]], folder: Path) -> dict[str, tuple[int, list[str]]]:
+    """The exit code of each command and which of its libraries it has imported.
+
+    Each is typed in a process of its own, a fork of one that has imported ``edgefl.console`` and nothing else.
+    """
+    asked = json.dumps([(words, sorted(libraries)) for words, libraries in commands.items()])
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, cwd=folder)
-    return done.returncode, done.stderr.splitlines()[-1]
+    done = subprocess.run(
+        [sys.executable, "-c", TYPED, asked], capture_output=True, text=True, env=variables, cwd=folder, check=True
+    )
+    return {words: (code, found) for words, code, found in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("words", LIGHT)
-def test_what_needs_no_torch_does_not_import_it(words: str, tmp_path: Path) -> None:
-    assert imported(words, LIGHT[words], tmp_path) == (0, "[]")
+def test_what_needs_no_torch_does_not_import_it(tmp_path: Path) -> None:
+    assert imported(LIGHT, tmp_path) == dict.fromkeys(LIGHT, (0, []))
 
 
-@pytest.mark.parametrize("words", OF_RUN)
-def test_a_run_is_read_without_torch(words: str, layerwise_run: Any, tmp_path: Path) -> None:
+def test_a_run_is_read_without_torch(layerwise_run: Any, tmp_path: Path) -> None:
     shutil.copytree(layerwise_run.path, tmp_path / "run")
-    assert imported(words.format(run="run"), OF_RUN[words], tmp_path) == (0, "[]")
+    commands = {words.format(run="run"): libraries for words, libraries in OF_RUN.items()}
+    assert imported(commands, tmp_path) == dict.fromkeys(commands, (0, []))
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_that_the_text_shows_is_told_before_torch_is_imported(words: str, tmp_path: Path) -> None:
-    assert imported(words, NONE, tmp_path) == (2, "[]")
+def test_a_mistake_that_the_text_shows_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+    assert imported(dict.fromkeys(MISTAKES, NONE), tmp_path) == dict.fromkeys(MISTAKES, (2, []))
 
 
-@pytest.mark.parametrize("words", OF_TORCH)
 def test_a_scenario_of_own_towers_imports_no_library_of_models(
-    words: str, tiny: Callable[..., dict[str, Any]], tmp_path: Path
+    tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"edgefl": 1, **tiny()}))
-    assert imported(words.format(tiny="tiny.yaml"), OF_TORCH[words], tmp_path) == (0, "[]")
+    commands = {words.format(tiny="tiny.yaml"): libraries for words, libraries in OF_TORCH.items()}
+    assert imported(commands, tmp_path) == dict.fromkeys(commands, (0, []))
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_a_terminal_that_cannot_print_a_name_prints_escapes(named: Path, environ
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_terminal_that_cannot_print_a_name_prints_escapes")
 @pytest.mark.parametrize("words", [
     ["explain", "out", "--round", "1"], ["compare", "out"], ["compare", "out", "--csv"], ["report", "out"],
     ["figures", "out", "--format", "svg"], ["trace", "out"], ["export", "out", "--to", "csv", "-o", "csv"],

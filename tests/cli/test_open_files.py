@@ -26,7 +26,7 @@ def limited(files: int, *arguments: object) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_good_cache_is_left_alone_where_this_process_can_open_no_more_files")
 def test_few_open_files_are_told_in_a_line(
     tiny: Callable[..., dict[str, Any]], layerwise_run: Run, tmp_path: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_few_open_files_are_told_in_a_line(
             assert code == 0 or len([line for line in said.splitlines() if "error: " in line]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_good_cache_is_left_alone_where_this_process_can_open_no_more_files")
 def test_a_run_with_workers_needs_no_more_files_than_it_says(
     tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_what_needs_the_file_asks_for_it(call: Call, command: tuple[str, ...]) -
     assert call(*command, "--plugin", "mine.py")[0] == 0
 
 
+@pytest.mark.slow(smaller="test_a_changed_step_is_predicted_anew")
 def test_an_edited_step_is_predicted_anew(
     call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +222,7 @@ def test_every_command_with_a_scenario_or_a_run_takes_the_option() -> None:
     assert not lacking
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_file_is_loaded_for_its_command_alone")
 def test_workers_load_the_file_too(call: Call, folder: Path) -> None:
     """To the same bits, whatever stands in the file by then."""
     workers = ("--set", "executor.name=processes", "--set", "executor.workers=2")
@@ -231,7 +232,7 @@ def test_workers_load_the_file_too(call: Call, folder: Path) -> None:
     assert_equal_tensors(first, second)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_file_is_loaded_for_its_command_alone")
 def test_processes_of_combinations_load_the_file_too(call: Call, folder: Path) -> None:
     """To the same bits as one after the other, also where a combination has workers of its own."""
     data = yaml.safe_load((folder / "mine.yaml").read_text())
@@ -245,7 +246,7 @@ def test_processes_of_combinations_load_the_file_too(call: Call, folder: Path) -
         assert_equal_tensors(weights, load_file(folder / "run" / "weights.safetensors"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_file_is_loaded_for_its_command_alone")
 @pytest.mark.filterwarnings(*(mark.args[0] for mark in QUIET))
 def test_jobs_on_ray_load_the_file_too(call: Call, folder: Path) -> None:
     """To the same bits as one after the other."""
@@ -270,7 +271,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_run_records_the_files_hash")
 def test_workers_import_a_module_that_registers(folder: Path) -> None:
     """A run from Python, and its file is recorded as that of --plugin is."""
     import subprocess
@@ -284,7 +285,7 @@ def test_workers_import_a_module_that_registers(folder: Path) -> None:
     assert recorded[0] == recorded[1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_run_records_the_files_hash")
 def test_workers_know_the_parts_of_a_script(folder: Path) -> None:
     """Multiprocessing imports a script in its workers, which defines its parts there again."""
     import subprocess

@@ -135,6 +135,7 @@ def test_a_run_says_how_to_go_on(
     assert [path for path in (tmp_path / "cut").rglob("rounds.jsonl") if path.read_text().count("\n") >= 2]
 
 
+@pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_what_nohup_starts_stays_when_the_terminal_goes(begin: Begin, long: str) -> None:
     command = begin("run", long, "-o", "cut", "--json", ignored=(signal.SIGINT, signal.SIGHUP))
     command.wait_for("round 1/")
@@ -238,6 +239,7 @@ def test_a_second_signal_ends_at_once() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_a_terminal_that_closes_ends_a_run(long: str, tmp_path: Path) -> None:
     """Its processes get SIGHUP, and whatever they print then fails."""
     ours, theirs = os.openpty()
@@ -284,7 +286,7 @@ COMMANDS = {
 """Commands that take longer, or whose imports do."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_second_signal_ends_at_once")
 @pytest.mark.parametrize("seconds", [1.0, 3.0, 8.0])
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])

@@ -54,6 +54,7 @@ def served(turns: int) -> int:
     return port.get(timeout=300)
 
 
+@pytest.mark.slow(smaller="test_a_profile_has_the_seconds_of_the_rates_that_were_measured")
 @pytest.mark.usefixtures("swift")
 def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     out, heard = tmp_path / "mine.yaml", []
@@ -126,6 +127,7 @@ def test_what_cannot_be_done_is_said_first(
     assert Path("here.yaml").read_text() == "kept" and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow(smaller="test_a_profile_has_the_seconds_of_the_rates_that_were_measured")
 @pytest.mark.usefixtures("swift")
 def test_idle_is_never_above_computing(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="--idle-watts: 9 W is above the 5 W of --watts"):
@@ -144,7 +146,7 @@ def test_a_server_answers_after_visitors_who_say_something_else() -> None:
         link_speed.serve(port, str)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_cannot_be_done_is_said_first")
 def test_an_interrupted_calibration_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl", "calibrate", "-o", str(tmp_path / "mine.yaml")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -155,7 +157,7 @@ def test_an_interrupted_calibration_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_profile_has_the_seconds_of_the_rates_that_were_measured")
 def test_a_calibrated_device_predicts_the_wall_seconds_of_a_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

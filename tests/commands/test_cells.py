@@ -29,6 +29,7 @@ def serial(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow(smaller="test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards")
 def test_runs_side_by_side_have_the_bytes_of_runs_one_after_the_other(serial, tmp_path):
     events = []
     edgefl.run(GRID, out=tmp_path / "run", jobs=2, on_progress=lambda event, facts: events.append((event, facts)))
@@ -38,6 +39,7 @@ def test_runs_side_by_side_have_the_bytes_of_runs_one_after_the_other(serial, tm
     assert cells[-1]["share"] == 1.0
 
 
+@pytest.mark.slow(smaller="test_shards_are_disjoint_and_cover_all")
 def test_shards_share_a_folder_and_the_last_one_finishes_it(serial, tmp_path):
     folder = tmp_path / "run"
     first = edgefl.run(GRID, out=folder, shard="2/3")
@@ -114,6 +116,7 @@ def test_a_single_run_has_no_shards_and_jobs_are_counted_from_one(tmp_path):
         edgefl.run(GRID, out=tmp_path / "run", jobs=0)
 
 
+@pytest.mark.slow(smaller="test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards")
 def test_an_analysis_is_the_same_side_by_side_and_in_shards(tmp_path):
     scenario = {**GRID, "compare": {}, "data": {**GRID["data"], "clients": {"image": 2, "text": 2}},
                 "schedule": {"name": "end-to-end", "rounds": 1}, "evaluation": {"every": 1}}  # fmt: skip
@@ -142,6 +145,7 @@ def test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards(train, tmp_path):
     assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
 
 
+@pytest.mark.slow(smaller="test_a_shard_outside_its_range_is_refused")
 def test_a_shard_of_a_sweep_that_is_being_written_is_refused(tmp_path):
     # locks are between processes
     code = (
@@ -158,6 +162,7 @@ def test_a_shard_of_a_sweep_that_is_being_written_is_refused(tmp_path):
             other.kill()
 
 
+@pytest.mark.slow(smaller="test_kept_workers_that_are_killed_are_replaced")
 @pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # the other run may have been as far as that
 def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(GRID))
@@ -180,6 +185,7 @@ def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_
             assert (comparison(folder)[label] / name).read_bytes() == (path / name).read_bytes()
 
 
+@pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_an_interrupted_command_says_how_to_go_on(tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(GRID))
     folder = tmp_path / "run"
@@ -210,6 +216,7 @@ def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
     assert len({row["eligible_share_ever"] for row in together["rows"]}) > 1
 
 
+@pytest.mark.slow(smaller="test_an_error_ends_its_own_cell_only")
 def test_a_failed_run_is_told_at_the_end_and_the_others_are_finished(tmp_path):
     folder = tmp_path / "run"
     edgefl.run(GRID, out=folder, shard="1/4")

@@ -53,6 +53,7 @@ def silent(event, facts):
     """No progress."""
 
 
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_runs_on_ray_have_the_bytes_of_runs_one_after_the_other(serial, head, tmp_path):
     events = []
     edgefl.run(
@@ -67,6 +68,7 @@ def test_runs_on_ray_have_the_bytes_of_runs_one_after_the_other(serial, head, tm
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow(smaller="test_an_error_ends_its_own_cell_only")
 def test_an_error_ends_its_own_cell_and_a_killed_job_is_replaced(head, tmp_path, capfd):
     nodes = Nodes(head.address, [load(GRID)], [tmp_path / "new" / "folder"])
     outcomes = list(run_cells(fails_at_two, [Cell(str(n), n) for n in range(4)], 2, silent, nodes))
@@ -131,7 +133,7 @@ def test_a_job_takes_what_its_cells_use(executor, share, places):
     assert found.places({"Resources": {}}) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards")
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_a_sweep_and_an_analysis_are_equal_on_ray(head, train, tmp_path):
     plain = edgefl.sweep(GRID, out=tmp_path / "a", train=train)
@@ -139,7 +141,7 @@ def test_rows_of_a_sweep_and_an_analysis_are_equal_on_ray(head, train, tmp_path)
     assert plain == beside and contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards")
 def test_an_analysis_is_equal_on_ray(head, tmp_path):
     scenario = {**GRID, "compare": {}, "data": {**GRID["data"], "clients": {"image": 2, "text": 2}}}
     scenario["model"] = {"image": GRID["model"]["image"], "text": {"blocks": 1, "width": 8, "heads": 2, "tokens": 12}}
@@ -166,7 +168,7 @@ def assert_same_runs(folder, other):
             assert (comparison(folder)[label] / name).read_bytes() == (path / name).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_cell_whose_worker_was_killed_is_begun_once_more")
 @pytest.mark.parametrize("what", ["a job", "a node"])
 def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
     edgefl.run(LONG, out=tmp_path / "serial")
@@ -187,7 +189,7 @@ def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_address_that_cant_be_used_is_refused_before_anything_is_written")
 def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray, "START_SECONDS", 5.0)
     removed = []
@@ -207,7 +209,7 @@ def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypa
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_kept_workers_that_are_killed_are_replaced")
 def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
     folder = tmp_path / "run"
@@ -230,7 +232,7 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
     assert not list(tmp_path.rglob(".edgefl-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_the_cluster_cant_do_is_refused")
 def test_a_node_that_doesnt_see_the_folder_or_a_file_is_named(tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "inputs").mkdir()
@@ -245,7 +247,7 @@ def test_a_node_that_doesnt_see_the_folder_or_a_file_is_named(tmp_path, monkeypa
         assert f"node {host} lacks inputs/trace.csv, which a scenario names" in refusal(tmp_path, nodes.address, traced)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_the_cluster_cant_do_is_refused")
 def test_another_version_on_a_node_is_told(tmp_path):
     metadata = next(Path(str(file.locate())) for file in distribution("edgefl-sim").files if file.name == "METADATA")
     version = distribution("edgefl-sim").version

@@ -88,6 +88,7 @@ def test_what_comes_out_of_nothing_has_grown(profiled: dict[str, Any], tmp_path:
     assert found.grew and [change.growth for change in found.changed] == [None]
 
 
+@pytest.mark.slow(smaller="test_a_figure_that_the_new_profile_lacks_ends_with_2")
 def test_rows_that_only_one_has_are_named_and_end_with_2(call: Call, profiled: dict[str, Any], tmp_path: Path) -> None:
     write(tmp_path / "old.json", profiled)
     write(tmp_path / "new.json", {**profiled, "rows": profiled["rows"][1:]})

@@ -29,7 +29,7 @@ from edgefl.runs import Run
 PACKAGES = ("torch", "numpy", "pydantic", "torchvision", "transformers", "timm")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_runs_that_differ_in_a_bit_are_found")
 def test_a_healthy_machine_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     heard: list[str] = []

@@ -83,6 +83,7 @@ def of_pairs() -> Iterator[str]:
     registry.forget()
 
 
+@pytest.mark.slow(smaller="test_every_client_took_part_or_is_absent_for_its_reason")
 def test_kinds_without_a_part_are_told_in_the_order_of_the_scenario(
     untrained: Callable[..., Run], of_pairs: str
 ) -> None:

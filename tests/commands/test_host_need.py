@@ -80,7 +80,7 @@ def test_a_run_that_is_only_slow_says_how_long_it_expects(tiny: Tiny) -> None:
         compose(load(tiny()))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_that_is_only_slow_says_how_long_it_expects")
 def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(tiny: Tiny, tmp_path: Path) -> None:
     scenario = load(tiny(), ["schedule.rounds=4", "training.epochs=8"])
     expected = host_need.expected_seconds(scenario, compose(scenario))
@@ -90,7 +90,7 @@ def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(tiny: Tiny, t
     assert 0 < expected < 600 and expected / 10 < took < 60 + expected * 10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_that_is_only_slow_says_how_long_it_expects")
 @pytest.mark.parametrize(
     "round", [{"cohort": 2}, {"cohort": 60}, {"policy": "buffered", "cohort": 20, "buffer": 5}], ids=str
 )

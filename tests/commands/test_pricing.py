@@ -33,6 +33,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "costs").iterdir())}
 
 
+@pytest.mark.slow(smaller="test_a_worker_answers_with_the_trace")
 def test_prices_of_two_jobs_are_those_of_one(
     staged: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_worker_answers_with_the_trace(
     assert answered.peak_memory_bytes == alone.peak_memory_bytes and planner.predictor.ahead is None
 
 
+@pytest.mark.slow(smaller="test_a_worker_answers_with_the_trace")
 def test_what_was_found_is_kept_when_a_search_is_interrupted(staged: dict[str, Any]) -> None:
     now = edgefl.fit(staged, device=PI, kind="text", jobs=1)["kinds"]["text"]["as_it_stands"]
     allowed = f"{int(now['peak_memory_bytes'] * 0.8)} B"

@@ -62,6 +62,7 @@ def test_towers_without_gates_are_said_with_those_that_have_them(tiny: Tiny) -> 
     assert edgefl.validate(tiny(data=DECLARED, training="none", model=model, method=free))["combinations"]
 
 
+@pytest.mark.slow(smaller="test_towers_without_gates_are_said_with_those_that_have_them")
 def test_the_named_towers_are_those_with_the_layers() -> None:
     working = []
     needed = {

@@ -138,7 +138,7 @@ ZOO: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_transformer_has_the_closed_form_in_both_counts")
 @pytest.mark.parametrize("name", ZOO)
 def test_the_zoo_agrees_to_half_a_percent(name: str) -> None:
     written, modalities, task = ZOO[name]

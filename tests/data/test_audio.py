@@ -58,7 +58,7 @@ def test_the_filter_bank_is_a_fourier_sum(rate, bins, window):
     np.testing.assert_allclose(found, by_hand(wave, rate, bins, 0.85 if window == "povey" else 1), atol=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_filter_bank_is_a_fourier_sum")
 @pytest.mark.filterwarnings("ignore:At least one mel filter")
 def test_the_filter_bank_is_that_of_transformers():
     """Its front end of AST is another hand's: normalisation off, padding cut."""
@@ -110,7 +110,7 @@ def test_what_is_no_wav_file(tmp_path):
             read_wav(tmp_path / f"{name}.wav")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_tone_is_loudest_in_its_bin")
 def test_resampling_keeps_tones_and_removes_what_does_not_fit():
     from scipy.signal import resample_poly
 
@@ -168,7 +168,7 @@ def test_another_layout_is_no_advance(tmp_path):
 
 
 @needs_espeak
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_silence_and_clips_that_are_too_short")
 def test_spoken_digits_are_a_voice_of_each_and_the_same_every_time():
     from edgefl.data.packages.espeak import Utterance, speak
     from edgefl.data.packages.spoken_digits import TIMBRES, VOICES
@@ -185,7 +185,7 @@ def test_spoken_digits_are_a_voice_of_each_and_the_same_every_time():
 
 
 @needs_espeak
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_wav_files_of_every_type")
 def test_spoken_digits():
     made = registry.get("data set", "spoken-digits").build(None, lambda _: None)
     assert made.images.shape == (1797, 1, 8, 8) and made.audio.shape == (1797, 80, 64)
@@ -195,7 +195,7 @@ def test_spoken_digits():
 
 
 @needs_espeak
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_wav_files_of_every_type")
 def test_clients_that_see_hear_and_do_both_learn(tmp_path):
     """The shipped scenario in short: far above the chance of 0.1, of voices that no client has."""
     import edgefl

@@ -356,6 +356,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 
+@pytest.mark.slow(smaller="test_a_mark_of_another_boot_or_of_yesterday_does_not_count")
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system doesn't say what a process has read")
 def test_a_large_file_that_was_read_lately_is_not_read_again_unless_its_status_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -143,7 +143,7 @@ def test_words_of_held_out_names_alone_are_not_in_the_vocabulary(glyph_federatio
     assert not {word for word in unseen if len(word) > 3} & entries
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_batches_are_fresh")
 def test_the_same_options_give_the_same_data_in_another_cache(tmp_path, data_cache):
     options = DataOptions(source="names", clients={"text": 4}, samples=50)
     one, two = (open_federation(options, seed=7, tokens=12, cache=place) for place in (tmp_path, data_cache))
@@ -155,7 +155,7 @@ def test_the_same_options_give_the_same_data_in_another_cache(tmp_path, data_cac
     assert one.client_samples.tolist() == [50] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_processes_open_damage_and_rebuild_one_entry_at_once")
 def test_another_process_opens_what_was_built(glyph_federation, data_cache):
     program = (
         "import os, sys; from pathlib import Path; from edgefl.data import DataOptions, open_federation;"

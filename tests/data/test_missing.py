@@ -277,7 +277,7 @@ def test_a_table_decides_who_holds_its_rows(tmp_path: Path, mixed: bool) -> None
     assert found.client_samples.sum() + len(part.arrays["split"]) - (part.arrays["split"] == 0).sum() == 270
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_table_decides_who_holds_its_rows")
 def test_a_run_on_a_table_with_gaps_trains_all_three_kinds(tmp_path: Path) -> None:
     data = {"source": "table", "folders": {"table": str(site_table(tmp_path, mixed=True))}, "validation": 0,
             "test": 0.2, "size": 8}  # fmt: skip

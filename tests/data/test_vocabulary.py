@@ -14,6 +14,7 @@ from edgefl.errors import DataError
 CORPUS = [unicodedata.name(chr(code), "") or "space" for code in range(0x20, 0x600)]
 
 
+@pytest.mark.slow(smaller="test_letters_inside_words_are_pieces_and_not_special")
 def test_training_is_a_function_of_the_texts():
     # tokenizers' own trainer differs from call to call, and from process to process: hash maps with random seeds.
     program = (
@@ -62,7 +63,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         ready_tokenizer(tmp_path / "tokenizer.json", 4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ready_tokenizer_is_padded_and_cut_anew")
 def test_minilm_trains_with_its_own_tokenizer(tmp_path: Path) -> None:
     scenario = {
         "data": {"source": "names", "clients": {"text": 2}, "vocabulary": "minilm", "samples": 16},

@@ -74,6 +74,7 @@ def test_power_is_that_of_the_phases_that_take_time(device: str, link: str, flop
     assert amounts(["power"], price) == {"power": max(drawn, default=0.0)}
 
 
+@pytest.mark.slow(smaller="test_power_is_that_of_the_phases_that_take_time")
 def test_power_refuses_the_devices_that_draw_more(six: Callable[..., Any], tmp_path: Path) -> None:
     run = edgefl.run(six({"power": "7.5 W"}, round={"cohort": 6}), out=tmp_path / "run")
     verdicts = run.records("eligibility")
@@ -102,7 +103,7 @@ def test_a_scenario_without_power_has_none_in_its_records(six: Callable[..., Any
     assert BudgetOptions.model_validate(resolved).limits()["power"] == (5, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_mixture_is_judged_shown_and_fitted")
 def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     rows = edgefl.sweep(six({}), ["fleet.budgets.power=1W,7.5W,1kW"])["rows"]
     clients = edgefl.profile_clients(six({"power": "7.5 W"}))["rows"]

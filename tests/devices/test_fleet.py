@@ -200,7 +200,7 @@ def test_a_million_clients_are_drawn_at_once():
     assert np.bincount(fleet.device_index).tolist() == [200_000, 400_000, 400_000]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_million_clients_are_drawn_at_once")
 def test_ten_million_clients_are_drawn_in_little_memory():
     tracemalloc.start()
     try:

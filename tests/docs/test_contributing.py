@@ -117,6 +117,7 @@ def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
         assert int(part.count_nonzero()) < count + int(equal) or not smallest
 
 
+@pytest.mark.slow(smaller="test_the_hook_leaves_the_largest_entries_of_every_gradient")
 def test_a_share_of_all_is_fedavg(mylab, tmp_path):
     scenario = mylab / "scenario.yaml"
     runs = [edgefl.run(scenario, out=tmp_path / str(i), overrides=[f"method={m}"]).weights()
@@ -140,13 +141,13 @@ def test_the_personal_head_is_the_option_of_every_method(mylab):
     assert own == option == [(down - head, up - head) for down, up in fedavg]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_schedule_freezes_and_thaws")
 def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
     report = edgefl.check("method", "sparse", runs=False, schedules=["thaw"], kinds=["image"], share=0.3)
     assert report.ok, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("method", ["sparse", "my-scaffold"])
 def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
     report = edgefl.check("method", method, runs=False)
@@ -154,6 +155,7 @@ def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
     assert "thaw" not in report.refused
 
 
+@pytest.mark.slow(smaller="test_scaffold_moves_twice_what_fedavg_moves_at_every_stage_and_width")
 def test_the_pages_scaffold_is_the_packages(mylab, tmp_path):
     """Which tests/methods/test_published_loops.py holds against the paper: the same bits of model, c and c_i, some
     clients out of every round, clients of different numbers of steps."""

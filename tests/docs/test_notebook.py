@@ -9,7 +9,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "how-to" / "notebook.ipynb"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_a_page_shows_is_what_happens")
 @pytest.mark.filterwarnings("ignore")  # jupyter's packages warn of each other
 def test_the_notebook_runs_and_shows_tables_and_figures(tmp_path: Path) -> None:
     import nbformat

@@ -94,6 +94,7 @@ def test_clipping_and_discounts_come_first_and_the_other_fields_apply() -> None:
     np.testing.assert_allclose(moved(updates[::-1], rule=RULE, clip=2.0), expected, rtol=1e-5)
 
 
+@pytest.mark.slow(smaller="test_what_an_optimizer_keeps_must_be_named")
 def test_a_server_optimizer_of_ones_own_steps_and_keeps(mylab: Path, tmp_path: Path) -> None:
     """Every coordinate moves by the rate, or not at all where the change is zero; the mean is in the checkpoint."""
     scenario = mylab / "robust.yaml"

@@ -84,6 +84,7 @@ class Weighed(Inline):
         return future
 
 
+@pytest.mark.slow(smaller="test_signs_and_scale_are_those_of_a_loop_and_so_are_the_bytes")
 def test_a_runs_bytes_are_those_of_the_files(mylab: Path) -> None:
     setup = compose(load(mylab / "robust.yaml", ["schedule.rounds=1"]))
     with Weighed(setup) as executor:
@@ -98,6 +99,7 @@ def test_a_runs_bytes_are_those_of_the_files(mylab: Path) -> None:
         assert all(Work.decode(work.encode()) == work for work in executor.works.values())
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_what_is_sent_and_trained_is_the_same_in_workers(mylab: Path, tmp_path: Path) -> None:
     inline = edgefl.run(mylab / "robust.yaml", out=tmp_path / "inline")
     workers = ["executor={name: processes, workers: 2, device: cpu}"]

@@ -306,7 +306,7 @@ def test_what_workers_cant_import_is_refused(sections: dict[str, Any], tmp_path:
         edgefl.run(scenario(executor=WORKERS, **sections), out=tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_workers_cant_import_is_refused")
 def test_workers_train_as_this_process_does(tmp_path: Path) -> None:
     """The page's attack and adapter in a module, whose parts workers import."""
     code = [

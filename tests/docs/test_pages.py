@@ -80,7 +80,7 @@ def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
 
 
 @as_recorded
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_a_page_shows_is_what_happens")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
 @pytest.mark.parametrize("page", LONG)
 def test_what_takes_long_is_what_happens_too(shelf: Shelf, page: str) -> None:

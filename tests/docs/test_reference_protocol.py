@@ -101,11 +101,13 @@ def package(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFa
     install(folder)
 
 
+@pytest.mark.slow(smaller="test_every_kind_of_part_has_an_example_that_runs")
 def test_the_example_keeps_the_rules(package: None) -> None:
     report = edgefl.check("method", "seen", runs=False, schedules=["layerwise"], kinds=["image"])
     assert report.ok, str(report)
 
 
+@pytest.mark.slow(smaller="test_every_kind_of_part_has_an_example_that_runs")
 def test_the_example_counts_and_clients_keep_their_counts(
     package: None, tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

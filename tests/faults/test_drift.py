@@ -42,7 +42,7 @@ def sizes(scenario: dict[str, Any], folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_held_of_a_cohort")
 @pytest.mark.parametrize("mode", ["real", "none"])
 @pytest.mark.parametrize("policy", ["synchronous", "asynchronous"])
 def test_two_thousand_rounds_take_no_more_memory_than_three_hundred(

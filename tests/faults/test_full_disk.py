@@ -161,7 +161,7 @@ def test_a_run_on_a_disk_that_was_full_ends_as_one_with_space(
         assert contents(disk.folder / "run") == contents(whole.path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_on_a_disk_that_was_full_ends_as_one_with_space")
 @pytest.mark.usefixtures("with_pictures")  # which find no space either
 def test_a_run_that_trains_on_disks_of_any_size_ends_as_one_with_space(
     trained: tuple[dict[str, Any], Run], tmp_path: Path
@@ -311,7 +311,7 @@ def test_a_command_whose_answer_finds_no_space_ends_in_a_line(
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr and done.returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_command_whose_answer_finds_no_space_ends_in_a_line")
 @FULL_DEVICE
 def test_messages_that_find_no_space_are_lost_and_the_command_goes_on(
     bare: tuple[dict[str, Any], Run], tmp_path: Path

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from killed import killed_at
 from safetensors.torch import load_file
 from tensors import assert_equal_tensors
 
@@ -24,34 +25,6 @@ from edgefl.runs import Run, read_run
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
 Tiny = Callable[..., dict[str, Any]]
 LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
-
-CHILD = """
-import json, os, signal, sys
-import edgefl
-
-scenario, output, event, number = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-seen = 0
-
-def observe(name, facts):
-    global seen
-    seen += name == event
-    if seen == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if __name__ == "__main__":
-    edgefl.run(scenario, out=output, on_progress=observe)
-"""
-
-
-def killed_at(scenario: dict[str, Any], output: Path, event: str, number: int) -> None:
-    """Run in a process that kills itself at the given occurrence of an event."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(scenario), str(output), event, str(number)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def assert_equal(a: Run, b: Run) -> None:
@@ -103,7 +76,7 @@ def test_resuming_a_finished_run_changes_nothing(layerwise_run: Run) -> None:
     assert again.result == layerwise_run.result and "round" not in heard
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_killed_run_ends_as_an_uninterrupted_one")
 def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
     """Killed in round 2 of the second run; the first is finished and stays, the third was not begun."""
     begun, short = ({**LAYERWISE, "rounds": rounds} for rounds in (2, 3))  # as the others: predicted once
@@ -140,14 +113,16 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_killed_run_ends_as_an_uninterrupted_one")
 def test_a_run_with_workers_is_killed_from_outside(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
     """Its workers end with it, and the run goes on inline or in processes with the same result."""
     output = tmp_path / "run"
     scenario = tiny(method="fedcola", schedule=LAYERWISE, executor={"name": "processes", "workers": 2, "device": "cpu"})
     script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    child = subprocess.Popen([sys.executable, str(script), json.dumps(scenario), str(output), "never", "1"])
+    script.write_text(
+        "import json, sys, edgefl\nif __name__ == '__main__': edgefl.run(json.loads(sys.argv[1]), out=sys.argv[2])"
+    )
+    child = subprocess.Popen([sys.executable, str(script), json.dumps(scenario), str(output)])
     try:
         while not (output / "rounds.jsonl").is_file() or not (output / "rounds.jsonl").read_bytes():
             assert child.poll() is None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed import killed_at
 
 import edgefl
 from edgefl.runs import Run, unfinished
@@ -25,41 +23,12 @@ WORKERS = {"name": "processes", "workers": 2, "device": "cpu"}
 UNEQUAL = ("environment.json", "host.jsonl", "scenario.yaml", "files.json", "writer.lock")
 """Files that name the time, the machine or the executor, and the digests of all files."""
 
-CHILD = """
-import json, os, signal, sys, time
-import edgefl
-from edgefl.runs import unfinished
-from edgefl.simulation.learning import shards
-
-unfinished.FIRST_SECONDS = unfinished.LEAST_RATIO = 0.0
-shards.FEWEST_SHARDS = int(sys.argv[4])
-scenario, output, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-seen = 0
-
-def observe(name, facts):
-    global seen
-    seen += name == "client"
-    if seen == number:
-        if scenario.get("executor", {}).get("name") == "processes":
-            time.sleep(2)  # what workers train of clients under way is written, however slow the machine is
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if __name__ == "__main__":
-    edgefl.run(scenario, out=output, on_progress=observe)
-"""
-
 
 def killed(scenario: dict[str, Any], output: Path, number: int, fewest_shards: int = 64) -> None:
     """Run in a process that writes each work as it ends, and kills itself when client ``number`` lands."""
-    script = output.with_suffix(".py")
-    script.write_text(CHILD)
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps(scenario), str(output), str(number), str(fewest_shards)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    at_once = {"edgefl.runs.unfinished:FIRST_SECONDS": 0.0, "edgefl.runs.unfinished:LEAST_RATIO": 0.0}
+    shared = {"edgefl.simulation.learning.shards:FEWEST_SHARDS": fewest_shards}
+    killed_at(scenario, output, "client", number, at_once | shared)
 
 
 def files(run: Run) -> dict[str, bytes]:
@@ -163,7 +132,7 @@ def test_clients_that_are_added_up_where_they_train_are_written_together(
     assert trained == list(range(6, 16)) and len(trainings) == 10  # two of the second sum had landed
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_bytes_are_those_of_an_uninterrupted_run")
 @pytest.mark.parametrize("policy", ["buffered", "asynchronous", "semi-synchronous"])
 def test_clients_under_way_at_a_checkpoint_are_not_trained_again(
     small: Small, tmp_path: Path, trainings: list[int], policy: str
@@ -182,7 +151,7 @@ def test_clients_under_way_at_a_checkpoint_are_not_trained_again(
     assert len(trained) == len(trainings) < len(walls(run.path)) - 6
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_bytes_are_those_of_an_uninterrupted_run")
 @pytest.mark.parametrize(
     ("before", "after"), [(WORKERS, "executor.name=inline"), ({"name": "inline"}, "executor.name=processes")]
 )

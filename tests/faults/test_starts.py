@@ -57,7 +57,7 @@ def assert_whole(folder: Path, root: Path) -> None:
     assert not list(folder.rglob(".partial-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_a_killed_process_left_half_written_goes_with_the_next")
 def test_a_start_that_is_killed_at_any_call_begins_again(small: dict[str, Any], tmp_path: Path) -> None:
     """A new start takes its folder over, or says that a run is there; ``--resume`` begins it once it has a scenario."""
     told = starts("killed", small, tmp_path)
@@ -78,7 +78,7 @@ def test_a_start_that_is_killed_at_any_call_begins_again(small: dict[str, Any], 
             assert sorted(each.name for each in resumed.iterdir()) == left if left else True
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_free_folders_are_made_for_one_process")
 @pytest.mark.parametrize("what", ["held", "failing", "unnamed"])
 def test_a_second_start_at_any_call_of_the_first(small: dict[str, Any], tmp_path: Path, what: str) -> None:
     """One of two starts into one folder makes the whole run, and the other is told; without ``-o`` both run."""
@@ -106,7 +106,7 @@ def test_a_second_start_at_any_call_of_the_first(small: dict[str, Any], tmp_path
     assert outcomes == {"held": {(0, 2), (2, 0)}, "failing": {(2, 0), (2, 2)}, "unnamed": {(0, 0)}}[what]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_free_folders_are_made_for_one_process")
 def test_starts_at_spaced_times_into_one_folder(small: dict[str, Any], tmp_path: Path) -> None:
     edgefl.run(small, out=tmp_path / "whole")
     for number in range(6):

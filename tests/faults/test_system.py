@@ -49,7 +49,7 @@ def here() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_worker_that_cannot_open_its_data_says_why")
 @pytest.mark.parametrize(
     ("before", "why"),
     [
@@ -69,7 +69,7 @@ def test_worker_processes_say_what_they_lack(tiny: Tiny, here: Path, before: str
     assert code == 2 and f"edgefl: error: worker processes can't be started ({why}" in said, said
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_user_without_a_home_has_no_cache")
 def test_doctor_says_that_there_is_no_temporary_folder(here: Path) -> None:
     code, shown, _ = told(here, READ_ONLY.format(here=here), "doctor")
     assert code == 1 and "No usable temporary directory" in shown and "variable TMPDIR" in " ".join(shown.split())

@@ -40,7 +40,7 @@ def test_a_hostile_input_is_taken_or_refused_in_a_line(judge: Judge, kind: str) 
     assert tally.accepted and tally.refused and tally.cases >= QUICK[kind]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_hostile_input_is_taken_or_refused_in_a_line")
 @pytest.mark.parametrize("kind", KINDS)
 def test_twenty_thousand_hostile_inputs_are_taken_or_refused_in_a_line(patient_judge: Judge, kind: str) -> None:
     assert sum(WHOLE.values()) == 20_000
@@ -108,6 +108,7 @@ def test_a_planted_bug_is_found_and_made_small() -> None:
     assert set(content.splitlines()) <= {b"device,start,end", b"a,0,0", b"a,0,nan"}
 
 
+@pytest.mark.slow(smaller="test_each_kind_of_failure_is_found")
 def test_what_is_known_is_passed_over() -> None:
     assert set(search(Planted(), "traces", 1, count=400, known=["true"], shrink_seconds=0.0)) == {"nan"}
 

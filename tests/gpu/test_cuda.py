@@ -134,7 +134,7 @@ def test_training_on_the_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
     assert (losses["cpu"] - losses["cuda"]).abs().max() < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_training_on_the_gpu_learns_what_the_cpu_learns")
 def test_the_whole_quickstart_on_the_gpu(tmp_path: Path) -> None:
     run = edgefl.run("quickstart", out=tmp_path / "run", overrides=["executor.device=cuda"])
     assert run.is_finished

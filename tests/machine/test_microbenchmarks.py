@@ -151,7 +151,7 @@ def test_batches_fit_the_time_and_half_of_the_free_memory() -> None:
     assert scale_for(1e3, 60e6, clock, CPU) == scale_for(0.0, 1e12, clock, CPU) == LEAST_SCALE
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_batches_fit_the_time_and_half_of_the_free_memory")
 def test_a_short_calibration_gives_its_memory_back() -> None:
     code = (
         "import psutil\n"
@@ -180,6 +180,7 @@ def test_throttling_is_found_where_it_sets_in() -> None:
     assert spikes.after_seconds is None
 
 
+@pytest.mark.slow(smaller="test_throttling_is_found_where_it_sets_in")
 @pytest.mark.usefixtures("few")
 def test_what_is_sustained_has_a_spread_and_a_small_machine_small_batches() -> None:
     before = torch.get_num_threads(), torch.is_grad_enabled()
@@ -203,7 +204,7 @@ def test_a_gpu_has_rates_by_class_and_launches() -> None:
     assert 1e12 < found.flops_per_second.value < 1e15 and 1e10 < found.memory_bytes_per_second.value < 1e13
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_rates_by_class_are_those_that_steps_were_made_of")
 def test_a_calibrated_machine_predicts_a_step_within_a_factor_of_two() -> None:
     """tools/bench.py steps has the true errors; a machine that does much else meanwhile must not fail here."""
     model = described(blocks=4, width=128)

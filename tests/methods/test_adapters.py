@@ -110,6 +110,7 @@ def test_bytes_are_the_adapters_and_the_head_s(tiny: Tiny) -> None:
     assert rows["lora"]["memory_bytes"]["gradients"] < rows["none"]["memory_bytes"]["gradients"]
 
 
+@pytest.mark.slow(smaller="test_bytes_are_the_adapters_and_the_head_s")
 def test_qwen_has_the_published_number_of_trained_parameters() -> None:
     """Rank 8 on q_proj and v_proj of Qwen2.5-0.5B: 24 layers of 8 (896 + 896) + 8 (896 + 128)."""
     sets = ["adapter={name: lora, rank: 8, parts: [q_proj, v_proj]}"]
@@ -140,6 +141,7 @@ def test_every_schedule_trains_the_factors_of_its_blocks(tiny: Tiny, tmp_path: P
     assert last == {4 * (one + HEAD)}
 
 
+@pytest.mark.slow(smaller="test_peft_gives_the_same_outputs")
 def test_a_merged_model_is_the_library_s_own(tiny: Tiny, tmp_path: Path) -> None:
     """GPT-2, whose linear layers are stored the other way round, and Llama, in transformers' own classes."""
     from edgefl.models.towers.vision import import_torchvision
@@ -233,6 +235,7 @@ def test_the_scale_is_the_server_s_at_every_rank() -> None:
     assert adapters.scale(told) == adapters.scale({**told, "rank": 2}) == 1.5
 
 
+@pytest.mark.slow(smaller="test_rounds_are_those_of_a_loop_by_hand")
 def test_an_adapter_is_in_the_run_s_description(tiny: Tiny, tmp_path: Path) -> None:
     run = edgefl.run(adapted(tiny), out=tmp_path / "run")
     adapter = json.loads((tmp_path / "run/models.json").read_text())["image"]["adapter"]

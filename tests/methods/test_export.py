@@ -126,6 +126,7 @@ def scenario(tiny: Tiny) -> Iterator[dict[str, Any]]:
     registry.forget()
 
 
+@pytest.mark.slow(smaller="test_only_the_adapters_travel_up")
 def test_a_finished_run_gives_the_model_with_its_adapters_merged(scenario: dict[str, Any], tmp_path: Path) -> None:
     run = edgefl.run(scenario, out=tmp_path / "run")
     weights, model = run.weights(), run.model("image")
@@ -149,6 +150,7 @@ def test_only_the_adapters_travel_up(scenario: dict[str, Any]) -> None:
     assert row["upload_bytes"] == blocks * 4 * (RANK * width + 3 * width * RANK)
 
 
+@pytest.mark.slow(smaller="test_every_schedule_trains_the_factors_of_its_blocks")
 def test_a_stage_cuts_adapters_as_their_layers(scenario: dict[str, Any], tmp_path: Path) -> None:
     """By their names alone: the block that trains sends its adapters, and those of the other one stay as they are."""
     scenario["schedule"] = {"name": "layerwise", "stages": 2, "rounds": 4}

@@ -155,7 +155,7 @@ class OneModel(FedIoT):  # type: ignore[misc,valid-type]
     needs = LibraryMethod.needs
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("share", [None, "attention", "mlp", "all", "none"])
 def test_it_keeps_the_contract_with_towers_and_with_one_model(share: str | None) -> None:
     for name in ("fediot", OneModel):

@@ -133,7 +133,7 @@ def test_one_random_caption_of_an_image_stands_in_an_epoch() -> None:
     assert source.size(whole) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_papers_rates_by_stage")
 def test_a_layer_wise_run_trains_each_stage_at_its_own_rate(tiny: Any, tmp_path: Any) -> None:
     """Where the second stage's rate is next to nothing, its blocks stay where they were."""
     sections = {

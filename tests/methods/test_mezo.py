@@ -113,6 +113,7 @@ def test_rounds_are_those_of_a_loop_by_hand(tiny: Tiny, tmp_path: Path, method: 
     compare(setup, found, *by_hand(setup, None if method == "fedavg" else POOL))
 
 
+@pytest.mark.slow(smaller="test_a_step_is_two_forward_passes")
 def test_a_large_tensor_is_drawn_row_by_row(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zeroth_order, "AT_ONCE", 1)
     found = edgefl.run(zeroth(tiny), out=tmp_path / "run").weights()
@@ -132,6 +133,7 @@ def compare(setup: Any, found: Mapping[str, Tensor], first: Weights, expected: W
             assert torch.equal(found[f"image/{n}"], first[n]), n
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 @pytest.mark.usefixtures("one_worker")
 def test_workers_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
     inline = edgefl.run(zeroth(tiny), out=tmp_path / "inline").weights()
@@ -147,6 +149,7 @@ def test_steps_travel_in_place_of_the_model(tiny: Tiny) -> None:
     assert mezo["download_bytes"] == fedavg["download_bytes"] == fedavg["upload_bytes"]
 
 
+@pytest.mark.slow(smaller="test_a_step_is_two_forward_passes")
 @pytest.mark.parametrize("schedule", ["layerwise", "progressive"])
 def test_frozen_blocks_arrive_as_under_fedavg(tiny: Tiny, schedule: str) -> None:
     described = {"name": schedule, "stages": 2, "rounds": 4}
@@ -169,7 +172,7 @@ def test_a_step_is_two_forward_passes(tiny: Tiny) -> None:
     assert mezo["peak_memory_bytes"] < sgd["rows"][0]["peak_memory_bytes"]
 
 
-@pytest.mark.slow  # the quick suite's test_contract takes one schedule
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 def test_the_contract_is_kept_under_every_schedule() -> None:
     report = edgefl.check("method", "mezo", runs=False)
     assert report.ok, str(report)

@@ -49,6 +49,7 @@ def loss_of(model: Any, tokens: torch.Tensor, reduction: str = "mean") -> torch.
     return total.mean() if reduction == "mean" else total
 
 
+@pytest.mark.slow(smaller="test_it_trains_under_every_schedule_it_fits")
 def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
     scenario = load(predicting(tiny, training={"optimizer": "sgd", "lr": 0.1, "batch": 8}))
     setup = compose(scenario)
@@ -70,6 +71,7 @@ def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
     assert not torch.allclose(sent["text.embedding.weight"], inputs["text.embedding.weight"], atol=1e-4)
 
 
+@pytest.mark.slow(smaller="test_it_trains_under_every_schedule_it_fits")
 def test_perplexity_falls_and_is_that_of_a_sum_by_hand(tiny: Tiny, tmp_path: Path) -> None:
     scenario = predicting(
         tiny,

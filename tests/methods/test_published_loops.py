@@ -103,6 +103,7 @@ def zeros(like: Weights) -> Weights:
     return {n: torch.zeros_like(w) for n, w in like.items()}
 
 
+@pytest.mark.slow(smaller="test_feddyn")
 def test_scaffold(federation: Callable[..., Federation]) -> None:
     """Karimireddy et al. 2020, algorithm 1 with option II."""
     fed = federation({"name": "scaffold"})
@@ -162,6 +163,7 @@ def test_qfedavg(federation: Callable[..., Federation], q: float) -> None:
     fed.check(w)
 
 
+@pytest.mark.slow(smaller="test_fedper")
 def test_ditto(federation: Callable[..., Federation]) -> None:
     """Li et al. 2021, algorithm 1: the global model is FedAvg's, and every client's own is in its kept values."""
     strength = 0.7
@@ -202,7 +204,7 @@ def test_fedper(federation: Callable[..., Federation]) -> None:
     assert any(".head." in name for name in w)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_feddyn")
 def test_fednova(tiny: Tiny, tmp_path: Path) -> None:
     """Wang et al. 2020, eq. 9 with plain SGD: clients of one pass each make different numbers of steps.
 

@@ -72,6 +72,7 @@ def play(tiny: Tiny, tmp_path: Path) -> Callable[..., Played]:
     return make
 
 
+@pytest.mark.slow(smaller="test_under_fedbabu_a_client_fine_tunes_before_it_is_scored")
 def test_under_ditto_a_client_scores_its_own_model(play: Callable[[Any], Played]) -> None:
     played = play("ditto")
     kept = played.run.client_tensors()

@@ -38,6 +38,7 @@ def test_scaffold_moves_twice_what_fedavg_moves_at_every_stage_and_width(tiny: T
         assert two["forward_flops"] == one["forward_flops"]
 
 
+@pytest.mark.slow(smaller="test_wrong_personal_parts_are_refused")
 def test_personal_parts_travel_neither_up_nor_down(tiny: Tiny) -> None:
     schedule = {"name": "end-to-end", "rounds": 1}
     whole, part = rows(tiny, "fedavg", schedule), rows(tiny, {"name": "fedprox", "personal": ["head"]}, schedule)

@@ -138,6 +138,7 @@ def assert_priced_as_measured(run: Run) -> None:
     assert verify(run.path)["valid"]
 
 
+@pytest.mark.slow(smaller="test_each_cluster_is_fedavg_of_its_clients")
 def test_fedamp_is_the_algorithm_written_by_hand(tiny: Tiny, tmp_path: Path) -> None:
     """Huang et al. 2021, algorithm 1, with one batch per client: u_i = sum_j xi_ij w_j, then w_i near u_i."""
     alpha, sigma, pull, lr, rounds, epochs = 3.0, 10.0, 0.3, 0.1, 3, 4
@@ -195,6 +196,7 @@ def test_fedamp_is_the_algorithm_written_by_hand(tiny: Tiny, tmp_path: Path) -> 
     assert set(sent.values()) == {(size, size)}  # each downloads its own cloud model, and no other
 
 
+@pytest.mark.slow(smaller="test_a_profile_has_a_row_for_each_variant_that_costs_something_else")
 def test_slow_devices_train_fewer_epochs_and_are_priced_for_them(tiny: Tiny, tmp_path: Path) -> None:
     given = scenario(tiny, "epochs-by-device", data=scenario(tiny, "fedavg")["data"] | {"clients": {"image": 6}})
     run = edgefl.run(given, out=tmp_path / "run")
@@ -264,6 +266,7 @@ def _trained_alone(setup: Any, work: Work, client: int) -> dict[str, Tensor]:
     return dict(result.payloads["model"])
 
 
+@pytest.mark.slow(smaller="test_tables_of_a_client_are_in_the_state_and_in_its_traffic_alone")
 def test_every_client_trains_another_part_and_sends_only_that(tiny: Tiny, tmp_path: Path) -> None:
     run = edgefl.run(scenario(tiny, "random-part"), out=tmp_path / "run")
     assert_priced_as_measured(run)

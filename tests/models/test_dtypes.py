@@ -127,7 +127,7 @@ def test_an_adapter_in_the_dtype_of_its_base_trains_in_it(tiny: Make, tmp_path: 
         assert row["measured_peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"], abs=256)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_bfloat16_training_is_a_loop_by_hand_whose_mean_is_taken_in_float32")
 @pytest.mark.parametrize("executor", ["processes", "ray"])
 def test_a_run_in_workers_that_was_cut_off_has_the_bytes_of_one_that_was_not(
     tiny: Make, tmp_path: Path, executor: str

@@ -162,6 +162,7 @@ def test_a_stage_sends_its_own_blocks(tiny: Tiny, made: Any, modality: str) -> N
         assert set(sent) == {top + sum(size for name, size in sizes.items() if name.startswith(parts))}
 
 
+@pytest.mark.slow(smaller="test_a_stage_sends_its_own_blocks")
 def test_fedcola_pairs_it_with_other_towers(tiny: Tiny) -> None:
     data = {"clients": {"image": 2, "text": 2}, "samples": 40, "size": 16, "validation": 40, "test": 40}
     fedcola = {
@@ -185,6 +186,7 @@ def test_fedcola_pairs_it_with_other_towers(tiny: Tiny) -> None:
     assert max(peaks.values()) <= 4096
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 @pytest.mark.usefixtures("one_worker")
 def test_workers_give_the_same_bytes(tiny: Tiny) -> None:
     inline = edgefl.run(of_texts(tiny)).weights()

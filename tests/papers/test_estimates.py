@@ -90,7 +90,7 @@ def test_every_row_of_torchtunes_table_is_predicted_or_told() -> None:
     assert "training.step_in_backward=true" not in predicted["LoRA"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_every_row_of_torchtunes_table_is_predicted_or_told")
 def test_phi_is_in_bfloat16_and_takes_up_to_an_eighth_less_than_litgpts() -> None:
     """Nothing was fitted to the published peaks."""
     profiles = Profiles()

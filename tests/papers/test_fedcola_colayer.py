@@ -21,7 +21,7 @@ PARTNER = {  # of one block: weights and biases of the layers that are sent
 PROFILES = Profiles()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_fedcolas_download_of_one_image_and_one_text_client")
 @pytest.mark.parametrize("option", PUBLISHED)
 def test_the_published_download_of_each_option(option: str) -> None:
     name = f"fedcola-colayer-{option}"

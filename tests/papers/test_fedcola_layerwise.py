@@ -102,6 +102,7 @@ def schedules(option: str) -> dict[str, Any]:
     return profiles_by_schedule(PROFILES, option)
 
 
+@pytest.mark.slow(smaller="test_what_is_active_travels")
 def test_one_row_as_the_profile_has_it() -> None:
     (row,) = edgefl.profile("papers/fedcola-layerwise-attention", stage=2, kind="text")["rows"]
     assert row["fvcore_macs_per_sample"] == macs("text", "layerwise", 2)
@@ -111,7 +112,7 @@ def test_one_row_as_the_profile_has_it() -> None:
     assert row["memory_bytes"]["parameters"] == row["download_bytes"] + frozen + gates - unused
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_active_travels")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_profile_has_these_macs_and_bytes(option: str, schedule: str) -> None:
@@ -129,7 +130,7 @@ GATED = {"none": (0, 0), "attention": (2, 4), "mlp": (2, 8), "blocks": (4, 12)}
 """Gates of a block, and weights that they gate as multiples of width x width."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_active_travels")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("option", OPTIONS[1:])
 def test_a_gated_weight_is_held_four_times(option: str, schedule: str) -> None:
@@ -144,7 +145,7 @@ def test_a_gated_weight_is_held_four_times(option: str, schedule: str) -> None:
         assert more == pytest.approx(blocks * (4 * 4 * weights * WIDTH**2 + 4 * 5 * gates), abs=4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_active_travels")
 @pytest.mark.parametrize("option", OPTIONS)
 def test_layer_wise_needs_a_fifth_of_the_memory(option: str) -> None:
     peaks = {
@@ -156,7 +157,7 @@ def test_layer_wise_needs_a_fifth_of_the_memory(option: str) -> None:
         assert peaks["layerwise"][kind] / whole == pytest.approx(0.225, abs=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_active_travels")
 def test_a_text_clients_peak_is_in_stage_1() -> None:
     """Where its word embedding trains, which is three times as large as two blocks."""
     rows = [r for r in schedules("none")["layerwise"]["rows"] if r["kind"] == "text"]

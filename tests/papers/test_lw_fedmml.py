@@ -144,7 +144,7 @@ def test_macs_on_advance_by_hand() -> None:
 # --- predicted -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_published_macs_by_hand")
 @pytest.mark.parametrize("data", ["coco", "advance"])
 @pytest.mark.parametrize("run", RUNS)
 def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: Any) -> None:
@@ -163,7 +163,7 @@ def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: An
         assert parts["optimizer"] == pytest.approx(2 * trained, rel=1e-3)  # two moments, in blocks of 512 bytes
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_uniform_rounds_cost_less_than_late_ones")
 def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
     """The tables of docs/papers/lw-fedmml.md; the constant is the mean difference to the three readings."""
     peaks = {run: peak(PROFILES, run) for run in RUNS}
@@ -178,7 +178,7 @@ def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
     assert 0.238 < READINGS["lw-fedmml"] / READINGS["fedmml"] < 0.454
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_uniform_rounds_cost_less_than_late_ones")
 def test_layer_wise_at_1024_needs_less_than_end_to_end_at_256() -> None:
     found = {b: peak(PROFILES, "lw-fedmml", b) for b in (32, 64, 128, 256, 1024)}
     whole = {b: peak(PROFILES, "fedmml", b) for b in (32, 64, 128, 256)}
@@ -188,7 +188,7 @@ def test_layer_wise_at_1024_needs_less_than_end_to_end_at_256() -> None:
     assert (whole[256] - whole[32]) / 224 == pytest.approx(47.5, abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_macs_on_advance_by_hand")
 def test_ratios_on_advance() -> None:
     totals = {run: total(PROFILES, run, "advance") for run in RUNS}
     whole, layers = (totals[run]["live_memory_bytes"] / MIB for run in ("fedmml", "lw-fedmml"))

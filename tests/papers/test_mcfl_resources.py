@@ -38,7 +38,7 @@ def test_bytes_of_a_round() -> None:
 PROFILES = Profiles()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_bytes_of_a_round")
 def test_ratios_of_computation() -> None:
     """The table of docs/papers/mcfl-resources.md."""
     base = flops(PROFILES, "fedavg")
@@ -58,7 +58,7 @@ def test_ratios_of_computation() -> None:
     assert both_ways(PROFILES, "creamfl") == MODELS + 8 * 3 * TABLE
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_bytes_of_a_round")
 def test_macs_of_a_client_have_their_closed_form() -> None:
     """Three forwards a private sample; four a public one, with the old model's; one to represent it."""
     own = {"image": 5 * 3072 * 3, "text": 5 * 7488 * 3}

@@ -78,7 +78,7 @@ def small(name: str) -> dict[str, Any]:
     return scenario
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_clients_of_three_kinds_hold_samples_of_three_folders")
 @pytest.mark.parametrize("name", SMALL)
 def test_a_papers_setting_trains_on_miniatures_of_its_data(name, folders, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEFL_DATA", str(folders))

@@ -151,6 +151,7 @@ def test_what_is_copied_is_said() -> None:
 # --- tables that need no prediction ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(smaller="test_its_baselines_send_less_or_more")
 def test_what_pmcmfls_baselines_send_is_as_committed() -> None:
     old = {table.header: table for table in committed("pmcmfl")}
     for made in (pmcmfl.baselines(), pmcmfl.shares()):
@@ -300,7 +301,7 @@ def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> No
 # --- whole pages -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_table_within_its_tolerance_says_so")
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if not page.training_hours])
 def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
     result = making.papers([name], out=tmp_path)
@@ -315,7 +316,7 @@ def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
     assert len(page["figures"]) == PAGES[name].figures
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_cell_that_changed_is_named_by_row_and_column")
 def test_a_page_that_says_something_else_is_told_cell_by_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -337,7 +338,7 @@ TINY = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_ordering_is_shown_as_the_page_has_it")
 def test_orderings_are_trained_and_read_again(tmp_path: Path) -> None:
     section = orderings.SECTIONS[3]  # CreamFL: two variants
     means, claims = orderings.trained_tables(tmp_path, sections=[section], overrides=TINY)

@@ -74,7 +74,7 @@ def test_matching_models_are_about_one_percent_of_the_model(inference: str, last
     assert payloads("pmcmfl-310", "image-text", 30, method) == {"matching": 2 * 4 * parameters}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_model_and_library_travel_both_ways")
 def test_the_profile_adds_up_a_round_of_five() -> None:
     found = edgefl.profile("papers/pmcmfl-310")
     one_way = 4 * MODEL[310] + 4 * 3 * 310 * WIDTH
@@ -88,7 +88,7 @@ def test_the_profile_adds_up_a_round_of_five() -> None:
     assert {t["traffic_bytes"] for t in found["totals"]} == {30 * 2 * one_way}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_model_and_library_travel_both_ways")
 def test_layer_by_layer_a_stage_sends_its_two_layers() -> None:
     """Six stages of two layers, active parts only; the library travels in each."""
     overrides = ["schedule={name: layerwise, stages: 6, rounds: 30}", "data.clients={image-text: 30}"]

@@ -122,7 +122,7 @@ def test_bytes_are_a_fraction_and_nothing_else_of_a_cost_changes(plain: Any, nar
     assert PREDICTOR.predicted == predicted
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_travels_has_the_bytes_of_the_records")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_half_the_bytes(small: Tiny, dtype: str) -> None:
     compared = small(method="fedcola", schedule=LAYERWISE, compare={"payload": [{}, {"down": dtype, "up": dtype}]})
@@ -134,7 +134,7 @@ def test_half_precision_is_half_the_bytes(small: Tiny, dtype: str) -> None:
             assert 2 * one[field] == other[field]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_travels_has_the_bytes_of_the_records")
 def test_final_blocks_travel_as_downloads_do(small: Tiny) -> None:
     schedule = {**LAYERWISE, "rounds": 2, "deliver_final": True}
     simulation, journal, _ = play(compose(load(small(schedule=schedule, payload=BOTH))))
@@ -170,7 +170,7 @@ def test_a_frozen_part_is_what_was_decoded_when_it_came(narrow: Any) -> None:
                 assert not torch.equal(value, server) and torch.allclose(value, server, atol=server.abs().max() / 200)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_frozen_part_is_what_was_decoded_when_it_came")
 def test_what_was_never_changed_is_exact_where_it_is_frozen(small: Tiny) -> None:
     """A quorum that is missed leaves stage 1 at version 0: its blocks are as they were preinstalled in stage 2."""
     setup = compose(load(small(schedule={**LAYERWISE, "rounds": 2}, payload={"down": "int8"})))
@@ -228,7 +228,7 @@ def assert_equal(a: Path, b: Path) -> None:
     assert (a / "weights.safetensors").read_bytes() == (b / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_worker_processes_give_the_same_run(small: Tiny, tmp_path: Path) -> None:
     scenario = small(method="fedcola", schedule=LAYERWISE, payload=BOTH)
     edgefl.run(scenario, out=tmp_path / "inline")
@@ -237,7 +237,7 @@ def test_worker_processes_give_the_same_run(small: Tiny, tmp_path: Path) -> None
     assert_equal(tmp_path / "inline", tmp_path / "processes")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_result_is_another_and_near")
 @pytest.mark.parametrize("payload", [{"down": "int8", "up": "int8"}, {"down": "bfloat16", "up": "float16"}, BOTH])
 def test_it_learns(small: Tiny, tmp_path: Path, payload: Any) -> None:
     losses = []
@@ -275,7 +275,7 @@ def prototypes(tiny: Tiny, install: Any) -> Callable[..., dict[str, Any]]:
     return lambda **payload: tiny(method="prototypes", data=data, payload=payload)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_tables_take_no_share_of_an_update")
 def test_tables_take_a_dtype(prototypes: Any) -> None:
     simulation, journal, done = play(compose(load(prototypes(down="int8", up="float16"))))
     for record, task, report in by_client(journal, done):

@@ -127,7 +127,7 @@ def played(what: dict[str, Any], folder: Path) -> dict[str, bytes]:
     return records(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_is_verified_as_it_ends")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets, round=rounds, schedule=schedules, seed=st.integers(0, 3))
 def test_random_fleets_keep_every_rule(fleet, round, schedule, seed):

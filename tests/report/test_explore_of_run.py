@@ -105,6 +105,7 @@ def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
 
 
+@pytest.mark.slow(smaller="test_verdicts_are_those_of_the_run")
 def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path: Path) -> None:
     schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"memory": "400 kB..1.2 MB"}}

@@ -141,6 +141,7 @@ def test_a_share_of_the_device_and_an_amount_are_not_both_set(visit: Callable[..
     assert "of device" not in shown.command and shown.answer == "None of 7 clients can train; memory leaves 7 out."
 
 
+@pytest.mark.slow(smaller="test_quantities_are_those_of_edgefl")
 def test_what_isnt_a_quantity_is_told_and_changes_nothing(visit: Callable[..., Visit]) -> None:
     shown = visit()
     before = shown.answer
@@ -202,6 +203,7 @@ def test_keys_move_sliders_and_go_from_client_to_client(visit: Callable[..., Vis
     assert not tip.is_visible()
 
 
+@pytest.mark.slow(smaller="test_controls_move_the_answer_and_the_link_keeps_it")
 def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], scenario: dict[str, Any]) -> None:
     shown = visit()
     shown.type("memory", "700 kB")
@@ -236,6 +238,7 @@ def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], s
         assert heads == each.locator("tbody tr").first.locator("th, td").count() > 1
 
 
+@pytest.mark.slow(smaller="test_controls_move_the_answer_and_the_link_keeps_it")
 def test_another_stage_is_looked_at(visit: Callable[..., Visit], record: Explored) -> None:
     shown = visit()
     shown.choose("layerwise")

@@ -114,6 +114,7 @@ def agreeing(tiny: Tiny) -> Iterator[dict[str, Any]]:
     registry.forget()
 
 
+@pytest.mark.slow(smaller="test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own")
 def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_path: Path) -> None:
     run = edgefl.run({**agreeing, "compare": {"training.batch": [4, 8]}}, out=tmp_path / "run")
     values = {label: each.result["metrics"] for label, each in run.runs.items()}

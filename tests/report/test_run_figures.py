@@ -39,22 +39,10 @@ from edgefl.results.facts import summary
 from edgefl.runs import Run
 from tests.report.test_profile import TIMELINE
 
-SCHEDULES = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
 
-
-@pytest.fixture(scope="module")
-def evaluated(
-    with_pictures: None, tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Run:
-    """Two schedules by two seeds, evaluated after each round; two clients can't take part in end-to-end training."""
-    scenario = tiny(
-        method="fedcola",
-        data={**tiny()["data"], "validation": 20},
-        compare={"schedule": SCHEDULES, "seed": [3, 4]},
-        evaluation={"every": 1},
-        fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}},
-    )
-    return edgefl.run(scenario, out=tmp_path_factory.mktemp("evaluated") / "runs")
+@pytest.fixture
+def evaluated(compared_runs: Run) -> Run:
+    return compared_runs
 
 
 def charts(run: Run) -> dict[str, Chart]:
@@ -193,6 +181,7 @@ def test_plotly_takes_every_trace_of_a_run(layerwise_run: Run) -> None:
     check_traces(charts_of(layerwise_run, records_of(layerwise_run)))
 
 
+@pytest.mark.slow(smaller="test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text")
 def test_plotly_takes_every_trace(evaluated: Run) -> None:
     check_traces(charts_beside(evaluated))
 
@@ -315,7 +304,7 @@ def test_bars_of_runs_have_their_values_and_spreads_that_of_the_seeds(evaluated:
     assert bar["text"] == [peak.series[0].notes[0]]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_that_evaluates_leaves_its_curves")
 def test_figures_are_files_that_can_be_opened_with_their_numbers(evaluated: Run, tmp_path: Path) -> None:
     run = next(iter(evaluated.runs.values()))
     files = edgefl.write_figures(run, tmp_path / "one", formats=["pdf", "svg", "png"])
@@ -338,7 +327,7 @@ def test_figures_are_files_that_can_be_opened_with_their_numbers(evaluated: Run,
     assert [path.read_bytes() for path in files] == [path.read_bytes() for path in again]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_comparison_interrupted_after_its_last_run_gets_its_curves")
 def test_figures_of_a_comparison_have_a_folder_for_each_run(evaluated: Run, tmp_path: Path) -> None:
     files = edgefl.write_figures(evaluated.path, tmp_path, formats=["svg"])
     folders = {path.parent for path in files}

@@ -24,12 +24,9 @@ from edgefl.errors import RunError
 from edgefl.runs import Run
 
 
-@pytest.fixture(scope="module")
-def compared(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two schedules by two seeds, each evaluated after its rounds."""
-    schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
-    scenario = tiny(compare={"schedule": schedules, "seed": [3, 4]}, evaluation={"every": 1})
-    return edgefl.run(scenario, out=tmp_path_factory.mktemp("compared") / "runs")
+@pytest.fixture
+def compared(compared_runs: Run) -> Run:
+    return compared_runs
 
 
 def figures_in(page: str) -> list[str]:
@@ -135,7 +132,7 @@ class Visit(VisitedPage):
         assert not self.undrawn()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_page_is_one_file_with_one_script_and_every_figure")
 def test_in_a_browser_every_figure_is_drawn_without_a_network(compared: Run, browser: Any, tmp_path: Path) -> None:
     path = edgefl.write_report(compared, tmp_path / "r.html")
     visit = Visit(browser, path, 1280, "light")
@@ -165,7 +162,7 @@ def test_in_a_browser_every_figure_is_drawn_without_a_network(compared: Run, bro
     visit.context.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_page_is_one_file_with_one_script_and_every_figure")
 def test_in_a_browser_a_bench_shows_its_staircase_first(browser: Any, tmp_path: Path) -> None:
     write_bench_page(drawn_bench(), tmp_path / "bench.html")
     visit = Visit(browser, tmp_path / "bench.html", 1280, "dark")
@@ -181,7 +178,7 @@ def test_in_a_browser_a_bench_shows_its_staircase_first(browser: Any, tmp_path: 
     visit.context.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_keys_move_sliders_and_go_from_client_to_client")
 def test_in_a_browser_it_is_dark_narrow_and_driven_by_keys(compared: Run, browser: Any, tmp_path: Path) -> None:
     run = next(iter(compared.runs.values()))
     path = edgefl.write_report(run, tmp_path / "r.html")

@@ -166,6 +166,7 @@ def test_a_pipe_has_the_columns_of_the_environment(columns: str, width: int, mon
     assert screen().width == width
 
 
+@pytest.mark.slow(smaller="test_a_pipe_has_the_columns_of_the_environment")
 def test_a_piped_command_has_them_too() -> None:
     def widest(columns: str) -> int:
         command = [sys.executable, "-m", "edgefl", "methods"]

@@ -176,7 +176,7 @@ def test_pictures_come_in_many_forms(trained: Callable[..., Run]) -> None:
         trained("image").preprocessing("image")(one, one)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_raw_samples_of_the_test_split_score_the_recorded_accuracy")
 def test_a_model_that_retrieves_gives_an_embedding_of_each_input(trained: Callable[..., Run]) -> None:
     run = trained("image-text")
     model, prepare = run.model("image-text"), run.preprocessing("image-text")
@@ -213,6 +213,7 @@ def _tuple(given: Any) -> tuple[torch.Tensor, ...]:
     return given if isinstance(given, tuple) else (given,)
 
 
+@pytest.mark.slow(smaller="test_the_file_is_covered_and_read")
 def test_another_process_reads_its_pickle(trained: Callable[..., Run], tmp_path: Path) -> None:
     run = trained("image")
     (inputs,) = run.preprocessing("image")(*raw_of("image"))
@@ -260,6 +261,7 @@ def test_folders_without_it_or_with_another_say_so(trained: Callable[..., Run], 
         edgefl.read_run(texts).preprocessing("text")("a leaf")
 
 
+@pytest.mark.slow(smaller="test_the_file_is_covered_and_read")
 def test_a_copy_in_memory_keeps_what_was_added(trained: Callable[..., Run]) -> None:
     import copy
 

@@ -258,6 +258,7 @@ def test_a_second_writer_is_kept_out(tmp_path):
     assert other.returncode == 0
 
 
+@pytest.mark.slow(smaller="test_a_second_writer_is_kept_out")
 def test_the_end_of_another_writer_is_waited_for(tmp_path):
     pytest.importorskip("fcntl")
     new(tmp_path / "run").close()

@@ -440,6 +440,7 @@ PATHS = [
 ] + [("fleet", "budgets", "memory"), ("data", "clients", "image"), ("model", "image", "blocks"), ("training", "new")]
 
 
+@pytest.mark.slow(smaller="test_several_errors_are_all_listed")
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), WRONG), min_size=1, max_size=3))
 def test_whatever_is_written_is_a_scenario_or_a_scenario_error(changes: list[tuple[tuple[str, ...], Any]]) -> None:

@@ -81,6 +81,7 @@ def by_hand(rounds: list[Any], share: float) -> list[int]:
     return [1] * 4 + [2] * 4
 
 
+@pytest.mark.slow(smaller="test_the_end_of_a_stage_moves_those_behind_it")
 def test_a_stage_ends_when_the_loss_no_longer_falls(tiny: Tiny) -> None:
     """The stages of the rounds are those that a loop over the recorded losses finds, at two thresholds."""
     found = {}
@@ -134,6 +135,7 @@ def test_a_resumed_run_has_the_same_stages(tiny: Tiny, tmp_path: Path, after: in
     assert all(torch.equal(tensor, resumed.weights()[name]) for name, tensor in whole.weights().items())
 
 
+@pytest.mark.slow(smaller="test_a_resumed_run_has_the_same_stages")
 def test_a_setup_can_be_run_again(tiny: Tiny) -> None:
     """A run ends the stages of a copy: the next one begins with the longest stages."""
     first, second = (edgefl.run(plateau(tiny, share=0.9)) for _ in range(2))

@@ -160,7 +160,7 @@ def test_a_client_takes_the_first_part_that_fits_and_is_refused_by_the_nearest(g
         assert workload[turn.work].tolist() == [plan.compute.peak_memory_bytes for plan in plans]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_parts_and_whose_turn_it_is")
 def test_turns_are_judged_as_from_the_start(games: Games) -> None:
     """Only whoever a turn touches is judged again; verdicts are those of a roster that begins anew."""
     setup = made(games, 6)
@@ -197,7 +197,7 @@ def watched(games: Games, setup: Setup) -> tuple[Any, Any, list[tuple[Any, list[
     return simulation, journal, method.__dict__["rounds"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_nobody_trains_stays_and_travels_only_to_whoever_lacks_it")
 def test_each_parameter_is_averaged_over_those_who_trained_it(games: Games) -> None:
     setup = made(games, 3, {**STAGES, "rounds": 2})
     peak = needs(games, setup)
@@ -245,7 +245,7 @@ def test_what_nobody_trains_stays_and_travels_only_to_whoever_lacks_it(games: Ga
             assert torch.equal(after.tensors[address], value) != active
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_simulation_goes_on_from_any_checkpoint")
 @pytest.mark.parametrize("depth", ["part", "whole"])
 def test_it_goes_on_from_any_checkpoint(games: Games, depth: str) -> None:
     setup = made(games, 3, {**STAGES, "depth": depth})
@@ -275,7 +275,7 @@ def test_a_profile_shows_the_parts_of_which_none_before_is_smaller(tiny: Callabl
     assert row == rows[3]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("depth", ["part", "whole"])
 @pytest.mark.parametrize("method", ["fedavg", "fedcola"])
 def test_the_contract_holds_in_every_part(method: str, depth: str) -> None:

@@ -182,6 +182,7 @@ def files(run: edgefl.Run) -> dict[str, bytes]:
     return {name: (run.path / name).read_bytes() for name in names}
 
 
+@pytest.mark.slow(smaller="test_ranks_cost_what_they_send")
 def test_a_run_trains_the_ranks_that_fit_and_one_that_was_stopped_ends_alike(tiny: Tiny, tmp_path: Path) -> None:
     whole = edgefl.run(apart(tiny), out=tmp_path / "whole")
     trained = [row for row in whole.records("clients") if row["loss"] is not None]
@@ -206,6 +207,7 @@ def test_a_run_trains_the_ranks_that_fit_and_one_that_was_stopped_ends_alike(tin
     assert files(edgefl.run(resume=tmp_path / "cut")) == files(whole)
 
 
+@pytest.mark.slow(smaller="test_ranks_cost_what_they_send")
 @pytest.mark.parametrize("adapter", [{"name": "lora", "rank": 2}, {"name": "bitfit"}], ids=["lora", "bitfit"])
 def test_a_run_with_an_adapter_that_was_stopped_ends_alike(tiny: Tiny, tmp_path: Path, adapter: Any) -> None:
     given = ranks(tiny, adapter=adapter, schedule={"name": "layerwise", "stages": 2, "rounds": 4})

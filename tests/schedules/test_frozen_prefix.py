@@ -97,6 +97,7 @@ def test_profile_and_run_agree_on_who_takes_part_in_every_round(tiny: Tiny) -> N
     assert int(rows["backward_flops"].sum()) == total["backward_flops"]
 
 
+@pytest.mark.slow(smaller="test_kept_activations_train_as_computed_ones")
 def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
     scenario = prefixed(tiny, training={**SGD, "batch": 8})
     whole = edgefl.run(scenario, out=tmp_path / "whole")

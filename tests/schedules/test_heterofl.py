@@ -248,6 +248,7 @@ def made(games: Games, schedule: dict[str, Any], method: str = "fedavg", **clien
     return games.setup(data=data, schedule=schedule, method=method, evaluation={"every": 10})
 
 
+@pytest.mark.slow(smaller="test_what_travels_has_the_shapes_of_the_narrower_model")
 def test_the_whole_width_alone_is_end_to_end(games: Games) -> None:
     one, told = games.real(made(games, {"name": "heterofl", "widths": [1], "rounds": 2}))
     other, journal = games.real(made(games, {"name": "end-to-end", "rounds": 2}))
@@ -344,7 +345,7 @@ def test_a_wide_client_that_joins_later_switches_the_score_also_in_a_run_that_go
     assert {r["round"]: r["scored_part"] for r in untrained.tables["rounds"]} == scored
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_element_is_averaged_over_those_who_have_it")
 @pytest.mark.parametrize("method", ["fedavg", "fedcola"])
 def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: str) -> None:
     kinds = {"image": 2, "text": 2, "image-text": 2}
@@ -380,7 +381,7 @@ def test_a_model_that_cannot_be_cut_is_said_before_anything_is_done(tiny: Callab
         edgefl.profile(scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("scaler", [True, False])
 @pytest.mark.parametrize("method", ["fedavg", "fedcola"])
 def test_the_contract_holds_at_every_width(method: str, scaler: bool) -> None:

@@ -119,7 +119,7 @@ MORE = pytest.mark.filterwarnings("ignore:.* of \\d updates of .* clients, .* wi
 
 
 @MORE
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_records_name_attackers_and_differ_in_nothing_that_is_priced")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", ["synchronous", "buffered"])
 def test_workers_and_resumed_runs_have_the_same_attackers(games: Games, kind: str, policy: str) -> None:

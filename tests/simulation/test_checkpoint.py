@@ -106,7 +106,7 @@ def test_without_training_the_records_are_those_with_it(games: Games, schedule: 
     assert any(c["loss"] is not None for c in real.tables["clients"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_without_training_the_records_are_those_with_it")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "fedavg"])
@@ -241,7 +241,7 @@ def test_a_run_that_trains_goes_on_from_any_checkpoint(games: Games, method: str
     assert_resumes(games.real, setup)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_without_training_the_records_are_those_with_it")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_who_computes_it_changes_no_record(games: Games, policy: str) -> None:
     """Inline, one worker or three; and a run that was cut off in the one goes on in the other."""

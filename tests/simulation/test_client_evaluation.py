@@ -124,6 +124,7 @@ def test_a_client_downloads_what_neither_training_nor_an_evaluation_brought_it(
     assert record["download_bytes"] == changed > active
 
 
+@pytest.mark.slow(smaller="test_only_evaluated_rounds_have_sums")
 def test_training_takes_no_notice_of_evaluations(games: Games, played: tuple[Setup, Simulation, Memory]) -> None:
     _, of_all, journal = played
     of_one, other = games.real(setup_of(games, client_sample=1))
@@ -210,6 +211,7 @@ def with_method(games: Games, method: type[Method], **evaluation: Any) -> Setup:
     return replace(setup, method=method(setup.method.options, setup.method.setting))
 
 
+@pytest.mark.slow(smaller="test_the_accuracy_is_that_of_a_loop_over_the_same_samples")
 def test_what_a_client_keeps_belongs_to_the_model_that_it_scores(games: Games) -> None:
     setup = with_method(games, Personal)
     simulation, journal = games.real(setup)
@@ -229,6 +231,7 @@ def test_what_a_client_keeps_belongs_to_the_model_that_it_scores(games: Games) -
     assert any(own != shared for own, shared in accuracies)
 
 
+@pytest.mark.slow(smaller="test_groups_sum_up_their_clients_as_numpy_does")
 def test_metrics_that_a_training_step_wrote_are_in_the_record(games: Games) -> None:
     _, journal = games.real(with_method(games, Telling))
     trained, _ = split(journal)
@@ -287,7 +290,7 @@ class Stopped(Exception):
     """The user has had enough."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_only_evaluated_rounds_have_sums")
 def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     games: Games, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

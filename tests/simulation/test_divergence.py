@@ -73,6 +73,7 @@ def test_going_on_warns_once_and_names_round_and_tensor(tiny: Tiny, tmp_path: Pa
     assert len([w for w in caught if "diverged" in str(w.message)]) == 1
 
 
+@pytest.mark.slow(smaller="test_going_on_warns_once_and_names_round_and_tensor")
 def test_tables_say_diverged(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.json"
     scenario = tiny(**WAYS["weights"], compare={"training.lr": [1e30, 1e-3]})
@@ -88,6 +89,7 @@ def test_tables_say_diverged(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureF
     assert accuracy.split()[-2] == "diverged" and accuracy.split()[-1].startswith("0.")
 
 
+@pytest.mark.slow(smaller="test_a_run_stops_after_the_round_and_can_be_resumed")
 def test_other_combinations_go_on(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = tiny(**WAYS["weights"], compare={"training.lr": [1e30, 1e-3]})
     path = tmp_path / "s.json"

@@ -96,6 +96,7 @@ def test_a_run_goes_on_from_any_checkpoint_to_the_byte(whole: Run, tmp_path: Pat
     assert_equal_tensors(dict(resumed.client_tensors()), dict(whole.client_tensors()))
 
 
+@pytest.mark.slow(smaller="test_values_lie_in_files_to_which_checkpoints_refer")
 def test_a_finished_run_keeps_what_its_last_checkpoint_needs(tiny: Tiny, whole: Run, tmp_path: Path) -> None:
     run = edgefl.run(scenario(tiny), out=tmp_path / "run")
     state = checkpoints.manifest_of(run.path / "checkpoints" / checkpoints.name(ROUNDS))["state"]
@@ -125,7 +126,7 @@ def test_a_changed_file_is_told_of_and_the_checkpoint_before_it_is_used(whole: R
         edgefl.run(resume=folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_values_lie_in_files_to_which_checkpoints_refer")
 @pytest.mark.parametrize("policy", ["synchronous", "buffered"])
 def test_workers_leave_the_same_files(tiny: Tiny, tmp_path: Path, policy: str) -> None:
     found = []
@@ -169,6 +170,7 @@ def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) 
     assert_equal_tensors(again.clients[0].tensors(), at[4])
 
 
+@pytest.mark.slow(smaller="test_values_lie_in_files_to_which_checkpoints_refer")
 def test_a_run_without_a_checkpoint_has_nothing_to_show(tmp_path: Path) -> None:
     made = {"scenario_yaml": "name: a\nseed: 1\n", "environment": ENVIRONMENT, "models": {}}
     RunDirectory.create(tmp_path / "run", **made).close()  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def test_a_round_with_too_many_attackers_is_told_and_ruins_the_model(games: Game
         assert not finite_and_near(games, scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_rounds_that_never_withstand_one_are_refused")
 @pytest.mark.parametrize("aggregation", ["median", "krum", "multi-krum"])
 @pytest.mark.parametrize("kind", ["scaling", "sign-flip"])
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -207,7 +207,7 @@ def test_the_check_finds_what_a_policy_does_wrong(tmp_path: Path, case: str) -> 
     assert rule == CheckRule.RUNS and re.match(line(file, told), found), failure
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_check_finds_what_a_policy_does_wrong")
 def test_a_policy_that_loops_without_an_event_is_found_by_the_checks_time_limit(tmp_path: Path) -> None:
     registry.load_plug_in(file := plug_in(tmp_path, "while True:\n    pass\nyield"))
     (failure,) = edgefl.check("policy", "wrong", kinds=["image"], hang_after=4).failures

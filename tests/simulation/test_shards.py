@@ -93,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
 SLOW = ("compensated", "over-selected", "two bytes down", "all measured", "batch norm")
 
 
+@pytest.mark.slow(smaller="test_a_sum_is_what_a_loop_adds_up")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES])
 def test_the_bits_are_those_of_any_executor(small: Tiny, merged: list[Update], tmp_path: Path, case: str) -> None:
     sections = CASES[case]
@@ -201,7 +202,7 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
         torch.testing.assert_close(report.means[item.source, None], expected, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_sum_is_what_a_loop_adds_up")
 def test_a_cohort_of_two_hundred_is_added_up_by_threes(tiny: Tiny, merged: list[Update], tmp_path: Path) -> None:
     data = {"source": "glyphs", "clients": {"image": 200}, "samples": 8, "validation": 20, "test": 20}
     scenario = tiny(data=data, model={"image": {"blocks": 1, "width": 16, "heads": 2}})

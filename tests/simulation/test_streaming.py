@@ -105,6 +105,7 @@ def test_the_bits_are_those_of_all_updates_at_once(
     assert first["finished"] >= 4 and any(t.is_floating_point() for t in after.values())
 
 
+@pytest.mark.slow(smaller="simulation/test_shards.py::test_the_mean_is_over_those_whose_update_is_finite")
 def test_the_mean_is_over_those_whose_update_is_finite(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """It is scaled to their weights, and so agrees to rounding."""
     attack = {"name": "scaling", "share": 0.3, "factor": 1e300}

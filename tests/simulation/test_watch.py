@@ -147,6 +147,7 @@ def stopped(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return edgefl.run(scenario(tiny, stop=stop), out=tmp_path_factory.mktemp("stopped") / "run")
 
 
+@pytest.mark.slow(smaller="test_when_a_run_ends")
 def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, tmp_path: Path) -> None:
     rounds = stopped.records("rounds")
     values = [record["watched"]["image.accuracy"] for record in rounds]
@@ -177,6 +178,7 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     assert_equal_tensors(at_best.model("image").state_dict(), stopped.model("image", which="best").state_dict())
 
 
+@pytest.mark.slow(smaller="test_the_best_weights_count_from_their_checkpoint_on")
 def test_a_resumed_run_ends_with_the_same_round_and_the_same_best_weights(stopped: Run, tmp_path: Path) -> None:
     whole = (stopped.path / "best.safetensors").read_bytes()
     for round in range(1, len(stopped.rounds) + 1):
@@ -216,7 +218,7 @@ def test_the_best_weights_count_from_their_checkpoint_on(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_when_a_run_ends")
 def test_runs_of_a_comparison_end_each_by_itself(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

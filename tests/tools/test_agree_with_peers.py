@@ -29,7 +29,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_bare_loop_is_federated_averaging")
 def test_a_loop_by_hand_has_edgefls_weights(tmp_path: Path) -> None:
     # in a process of its own, because it registers its data set and its tower
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(ROOT / "tools"), str(ROOT)]

@@ -34,14 +34,14 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_codes_are_those_of_the_page")
 @pytest.mark.parametrize("kind", KINDS)
 def test_attacked_commands_end_as_documented(bench: Bench, kind: str) -> None:
     results = [attack.attacked(bench, kind, number, 1, "here") for number in range(FEW[kind])]
     assert attack.summary([each for each in results if each.faults]) == "no case"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_tracebacks_and_long_answers_are_seen")
 def test_what_commands_do_wrong_is_found(bench: Bench, tmp_path: Path) -> None:
     """Each of these facts is made false by a start that isn't edgefl's fault, and told."""
     case = Case(bench, tmp_path / "case", Random(1))

@@ -33,7 +33,7 @@ from bench import bare, clock, contestants, jobs, networks, pairing, parts, peer
 # --- predicted steps -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_plain_models_have_the_parameters_that_the_formula_gives")
 def test_a_network_has_its_published_flops() -> None:
     """torchvision's page says 1.81 and 0.30 billion multiplications for an image; data has no gradient."""
     rest, of_first = 1_814_073_344, 64 * 3 * 49 * 112**2
@@ -199,7 +199,7 @@ def test_what_is_timed_takes_turns_with_the_import_of_torch(tmp_path: Path, monk
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_process_is_watched_while_it_computes_and_ends_as_it_would")
 def test_data_sets_are_opened_in_processes_of_their_own(tmp_path: Path) -> None:
     version = everything.Version(TOOLS.parent, sys.executable, tmp_path)
     sets = {
@@ -453,7 +453,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_plain_models_have_the_parameters_that_the_formula_gives")
 def test_the_plain_models_do_what_edgefls_do(tmp_path: Path) -> None:
     # in a process of its own, because the jobs' data sets are registered
     environment = {**os.environ, "PYTHONPATH": f"{TOOLS}{os.pathsep}{TOOLS.parent}", "EDGEFL_CACHE": str(tmp_path)}
@@ -533,7 +533,7 @@ def test_what_cant_be_installed_is_one_line(tmp_path: Path) -> None:
 # --- the tools -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_round_is_held_against_its_loops_and_its_aim")
 def test_peers_prints_its_table(tmp_path: Path) -> None:
     command = [
         sys.executable, str(TOOLS / "bench.py"), "peers", "--jobs", "tiny", "--contestants", "bare-1,edgefl-1",
@@ -553,7 +553,7 @@ def test_peers_prints_its_table(tmp_path: Path) -> None:
     assert edgefl["pss_bytes"] > 5e7
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_time_is_of_the_innermost_function_with_a_part")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> None:
     command = [
@@ -585,7 +585,7 @@ def test_a_case_of_the_clock_is_a_scenario_that_trains_nothing(case: str) -> Non
     assert scenario.training.mode == "none"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_case_of_the_clock_is_a_scenario_that_trains_nothing")
 def test_the_clock_is_timed_in_both_checkouts(tmp_path: Path) -> None:
     found = tmp_path / "rates.json"
     command = [

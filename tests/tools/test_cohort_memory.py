@@ -13,7 +13,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "cohort_memory.py"
 MODEL_MB = 85
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_held_of_a_cohort")
 @pytest.mark.parametrize(("workers", "rule"), [(0, "mean"), (2, "mean"), (0, "median")])
 def test_memory_does_not_grow_with_the_cohort(tmp_path: Path, workers: int, rule: str) -> None:
     """Of the updates of 24 clients more fewer than three would fit into the difference."""

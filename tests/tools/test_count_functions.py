@@ -63,7 +63,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {title: [each["function"].partition(":")[2] for each in seen] for title, seen in found.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_value_is_found_however_deep_to_the_last_bit")
 @pytest.mark.parametrize(
     ("way", "most", "some"),
     [
@@ -83,7 +83,7 @@ def test_a_value_passes_few_functions(ways: dict[str, list[str]], way: str, most
     assert set(some) <= set(names)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_object_is_found_by_its_class_and_other_objects_are_not_looked_into")
 def test_an_update_passes_from_the_workers_answer_to_the_methods_mean(ways: dict[str, list[str]]) -> None:
     names = ways["a client's update"]
     assert names.index("Update.from_data") < names.index("why_refused") < names.index("Method.aggregate")

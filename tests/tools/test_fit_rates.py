@@ -165,7 +165,7 @@ def test_held_out_predictions_name_the_rows_that_there_are() -> None:
             assert not name.startswith("unseen_") or float(value) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_fit_finds_the_numbers_that_made_the_rows")
 def test_the_committed_files_are_what_the_tool_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["fit_rates.py", "--check"])
     assert fit_rates.main() == 0

@@ -75,7 +75,7 @@ def test_the_models_are_of_every_kind_there_is(tool: ModuleType) -> None:
         assert {model.training.get(field, default) for model in tool.MODELS} == every
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_models_are_of_every_kind_there_is")
 def test_every_model_is_a_work_of_its_stage(tool: ModuleType) -> None:
     found = set()
     for model in tool.MODELS:
@@ -140,7 +140,7 @@ def test_the_table_is_of_what_was_kept(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (1, TABLE)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_table_is_of_what_was_kept")
 def test_a_killed_check_goes_on_at_its_model(tmp_path: Path) -> None:
     folder = tmp_path / "check"
     arguments = ["--device", "cpu", "--only", "memory", "--models", "2"]
@@ -175,7 +175,7 @@ def test_a_killed_check_goes_on_at_its_model(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "torch 1.0, here" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_can_not_be_done_is_one_line")
 def test_a_step_ends_with_its_time_and_is_finished_when_it_is_named(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--only", "throughput", "--minutes"]
     found = checked(tmp_path, *arguments, "0.2")
@@ -191,7 +191,7 @@ def test_a_step_ends_with_its_time_and_is_finished_when_it_is_named(tmp_path: Pa
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_works_go_where_they_are_held_and_a_larger_one_packs_workers_anew")
 def test_packed_workers_train_to_the_same_bytes(tmp_path: Path) -> None:
     found = checked(tmp_path, "--device", "cpu", "--only", "packed")
     assert found.returncode == 0, found.stderr

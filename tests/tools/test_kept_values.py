@@ -11,7 +11,7 @@ import pytest
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "kept_values.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_goes_on_from_any_checkpoint_to_the_byte")
 def test_values_are_what_the_clients_did(tmp_path: Path) -> None:
     """Four rounds of half of 20 clients, of which two are played by the process that goes on."""
     sizes = ["--clients", "20", "--kilobytes", "10", "--rounds", "4", "--cohort", "0.5"]

@@ -131,6 +131,7 @@ def test_nets_of_timm_are_drawn_whole_and_cut(drawing: ModuleType, tool: ModuleT
     )
 
 
+@pytest.mark.slow(smaller="test_a_configuration_depends_on_seed_and_index_alone")
 def test_edgefl_takes_what_is_drawn(drawn: list[dict[str, Any]]) -> None:
     for configuration in drawn[:100]:
         scenario_of(configuration["scenario"])
@@ -219,7 +220,7 @@ print(sorted(m for m in sys.modules if m.partition(".")[0] == "edgefl"))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_both_sides_mean_the_same_model")
 def test_a_measurement_starts_cold_and_never_imports_edgefl() -> None:
     """Two forks of one process allocate the same, and a failure is an answer."""
     ran = subprocess.run(
@@ -293,7 +294,7 @@ def test_a_side_that_ends_or_hangs_is_a_failure_and_is_started_again(
 # predictions ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_both_sides_mean_the_same_model")
 def test_predictions_meet_the_allocator(tool: ModuleType, comparing: ModuleType, drawing: ModuleType) -> None:
     """Of 30 configurations none is off by more than 0.1 % or 4 KiB, and half of them by no more than 64 B."""
     results = comparing.compare([drawing.draw(15, i) for i in range(30)], 1, lambda _: None)

@@ -15,7 +15,7 @@ import edgefl
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "quantising.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_quantised_base_leaves_with_the_values_that_it_computes_with")
 def test_a_run_that_is_not_quantised_has_its_own_metric(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("quantising_program", TOOL)
     assert spec is not None and spec.loader is not None

@@ -15,7 +15,7 @@ from tools.emulation.kernel import missing
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "validate_clock.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_path_adds_up_to_the_round_and_has_no_gap")
 def test_what_is_printed_are_the_errors_of_the_client_rounds_written(tmp_path: Path) -> None:
     if lacks := missing(line=True):
         pytest.skip("; ".join(lacks))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-MOST = 0.025
-"""Share of the whole quick suite's processor time beyond which one test fails the run.  Seconds would say less: nearly
-the same tests took 629 s on one machine, 986 s on another, and more on a busy one.  Half a percent is the aim: the
-first test of a process also imports libraries."""
+TIMES = Path(__file__).parents[1] / "times.json"
+LIMIT = 0.1
+"""Percent of the quick suite's processor time from which on a case is slow where a cheaper one holds its fact: about
+half a second.  With 0.3 the same suite takes a seventh more."""
+MOST = 2.5
+"""Percent of it beyond which one test fails the run.  Seconds would say less: nearly the same tests took 629 s on one
+machine, 986 s on another, and more on a busy one.  Half a percent is the aim: the first test of a process also imports
+libraries."""
 WHOLE = 3000
 """Tests from which on a run is taken for the whole suite."""
 SHOWN = 3.0
@@ -21,52 +28,140 @@ SHOWN = 3.0
 
 
 class ProcessorTime:
-    """Measures each quick test, its processes included, and fails a run of the whole suite if one takes too much of it.
+    """Measures each test, its processes included, and fails a run of the whole suite if a quick one takes too much.
 
-    With xdist the workers measure, and the process that hands tests out adds up.
+    With xdist the workers measure, and the process that hands tests out adds up.  The suite's sum has all that quick
+    tests take; a test's own time hasn't what several share, the fixtures of its module and of the session.
     """
 
     def __init__(self, config: pytest.Config):
         self.config = config
-        self.total, self.count = 0.0, 0
-        self.dear: list[tuple[float, str]] = []
+        self.sum, self.count = 0.0, 0
+        self.quick: dict[str, float] = {}
+        self.slow: dict[str, float] = {}
+        self.listed: set[str] = set()
+        self._shared, self._depth = 0.0, 0
+
+    @pytest.hookimpl(tryfirst=True)  # before those that aren't asked for are left out
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Mark the dear cases of tests that have cheaper ones."""
+        _, percents = read_times()
+        dear = dear_cases(percents)
+        for item in items:
+            if item.nodeid in dear:
+                item.add_marker(pytest.mark.slow)
+        is_whole = len(items) >= WHOLE  # else the others are there too, and weren't asked for
+        self.listed.update(percents.keys() & {item.nodeid for item in items} if is_whole else percents)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        if fixturedef.scope == "function" or self._depth:
+            return (yield)
+        self._depth, before = 1, _seconds()
+        try:
+            return (yield)
+        finally:
+            self._depth = 0
+            self._shared += _seconds() - before
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        before = _seconds()
+        before, self._shared = _seconds(), 0.0
         result = yield
-        if not (item.get_closest_marker("slow") or item.get_closest_marker("gpu")):
-            taken = _seconds() - before
-            self.total += taken
+        taken = _seconds() - before
+        if item.get_closest_marker("slow"):
+            self.slow[item.nodeid] = taken - self._shared
+        elif not item.get_closest_marker("gpu"):
+            self.quick[item.nodeid] = taken - self._shared
+            self.sum += taken
             self.count += 1
-            if taken >= SHOWN:
-                self.dear.append((round(taken, 1), item.nodeid))
         return result
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take over what a worker of xdist measured; one that crashed says nothing."""
-        total, count, dear = getattr(node, "workeroutput", {}).get("processor_time", (0.0, 0, []))
-        self.total += total
-        self.count += count
-        self.dear += [(seconds, name) for seconds, name in dear]
+        of_worker = getattr(node, "workeroutput", {}).get("processor_time")
+        if of_worker:
+            self.sum += of_worker["sum"]
+            self.quick.update(of_worker["quick"])
+            self.slow.update(of_worker["slow"])
+            self.listed.update(of_worker["listed"])
+            self.count += len(of_worker["quick"])
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output["processor_time"] = self.total, self.count, self.dear
-        elif session.exitstatus == pytest.ExitCode.OK and any(self._too_dear(seconds) for seconds, _ in self.dear):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            of_worker = {"sum": self.sum, "quick": self.quick, "slow": self.slow, "listed": sorted(self.listed)}
+            output["processor_time"] = of_worker
+        elif session.exitstatus == pytest.ExitCode.OK:
+            if self.config.getoption("times"):
+                self._write()
+            if any(self._is_too_dear(seconds) for seconds in self.quick.values()):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _too_dear(self, seconds: float) -> bool:
-        return self.count >= WHOLE and seconds > MOST * self.total
+    def _is_too_dear(self, seconds: float) -> bool:
+        return self.count >= WHOLE and 100 * seconds > MOST * self.sum
+
+    def _write(self) -> None:
+        """Renew ``times.json`` by what was measured; slow tests alone are held against the quick suite's last sum."""
+        total, percents = read_times()
+        total = self.sum if self.count >= WHOLE else total
+        kept = {name: percent for name, percent in percents.items() if name in self.listed}
+        measured = {name: 100 * seconds / total for name, seconds in (self.quick | self.slow).items()}
+        write_times(total, kept | measured)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self.total:
+        if self.sum:
             terminalreporter.section("processor time of quick tests")
-            terminalreporter.line(f"{self.total:.0f} s in all, of which a test of the whole suite may take {MOST:.1%}")
-            for seconds, name in sorted(self.dear, reverse=True):
-                terminalreporter.line(f"{seconds:5.1f} s{' TOO DEAR' if self._too_dear(seconds) else ''} {name}")
+            terminalreporter.line(f"{self.sum:.0f} s in all, of which a test of the whole suite may take {MOST} %")
+            for name, seconds in sorted(self.quick.items(), key=lambda pair: -pair[1]):
+                if seconds >= SHOWN:
+                    mark = " TOO DEAR" if self._is_too_dear(seconds) else ""
+                    terminalreporter.line(f"{seconds:5.1f} s{mark} {name}")
+        total, _ = read_times()
+        cheap = [name for name, seconds in self.slow.items() if 100 * seconds <= LIMIT * total]
+        if cheap and self.config.getoption("times"):
+            terminalreporter.section(f"slow tests that take {LIMIT} % of the quick suite or less: quick enough")
+            for name in cheap:
+                terminalreporter.line(name)
+
+
+def read_times() -> tuple[float, dict[str, float]]:
+    """Seconds of the quick suite where it was measured, and the percents of it that tests take."""
+    times = json.loads(TIMES.read_text(encoding="utf-8"))
+    return times["quick_seconds"], times["percent"]
+
+
+def write_times(quick_seconds: float, percents: Mapping[str, float]) -> None:
+    """Write those of which something follows: dear cases, and the cheapest of their function."""
+    percent = {}
+    for cases in _by_function(percents).values():
+        dear = [name for name in cases if percents[name] > LIMIT]
+        if dear and len(cases) > 1:
+            percent.update({name: round(percents[name], 3) for name in {*dear, _from_the_cheapest(cases, percents)[0]}})
+    times = {"quick_seconds": round(quick_seconds), "percent": dict(sorted(percent.items()))}
+    TIMES.write_text(json.dumps(times, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def dear_cases(percents: Mapping[str, float]) -> frozenset[str]:
+    """The cases above the limit, but for the cheapest of each function: a fact stays in the quick suite."""
+    return frozenset(
+        name
+        for cases in _by_function(percents).values()
+        for name in _from_the_cheapest(cases, percents)[1:]
+        if percents[name] > LIMIT
+    )
+
+
+def _from_the_cheapest(cases: Iterable[str], percents: Mapping[str, float]) -> list[str]:
+    return sorted(cases, key=lambda name: (percents[name], name))
+
+
+def _by_function(names: Iterable[str]) -> Mapping[str, list[str]]:
+    functions = defaultdict(list)
+    for name in names:
+        functions[name.partition("[")[0]].append(name)
+    return functions
 
 
 def _seconds() -> float:

@@ -162,7 +162,7 @@ def test_a_task_that_the_host_failed_runs_again_to_the_same_report(
             assert_same(inline.submit(task).result(), report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_task_that_the_host_failed_runs_again_to_the_same_report")
 @pytest.mark.filterwarnings("ignore:.*run again")
 @pytest.mark.parametrize("how", ["kill", "memory"])
 def test_a_task_that_fails_alone_too_is_named(scenario: Scenario, setup: Setup, tmp_path: Path, how: str) -> None:
@@ -178,6 +178,7 @@ def test_a_task_that_fails_alone_too_is_named(scenario: Scenario, setup: Setup, 
     assert len(file.read_text()) == 3  # with two workers, one after the other, and alone
 
 
+@pytest.mark.slow(smaller="test_a_task_that_the_host_failed_runs_again_to_the_same_report")
 def test_memory_that_runs_out_in_this_process_is_tried_twice(setup: Setup, tmp_path: Path) -> None:
     file = tmp_path / "failures"
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
@@ -188,7 +189,7 @@ def test_memory_that_runs_out_in_this_process_is_tried_twice(setup: Setup, tmp_p
             inline.submit(task_of(setup, 1, unlucky(99, "memory", file))).result()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_workers_with_places_that_die_are_packed_anew_with_more_memory_each")
 @pytest.mark.filterwarnings("ignore:.*run again")
 def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -> None:
     with workers(scenario, 1) as executor:
@@ -209,7 +210,7 @@ def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: 
         executor.submit(task_of(setup, 0)).result(120)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_queued_task_can_be_cancelled_and_never_runs")
 def test_closing_does_not_wait_for_a_worker_that_hangs(
     scenario: Scenario, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_pretrained_tower_starts_every_run_and_its_head_does_not(few: Make, tm
     assert {n.split(".")[1] for n in weights if torch.equal(again[n], trained[n])} == {"blocks"}
 
 
+@pytest.mark.slow(smaller="test_a_pretrained_tower_starts_every_run_and_its_head_does_not")
 def test_what_was_learned_is_trained_once(few: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
     scenario = few(pretrain={"text": {"epochs": 1, "batch": 32}})
@@ -248,6 +249,7 @@ def test_what_is_held_out_to_stop_are_whole_groups_of_public_samples(few: Make) 
     assert not groups[0] & groups[1]
 
 
+@pytest.mark.slow(smaller="test_a_pretrained_tower_starts_every_run_and_its_head_does_not")
 def test_runs_of_other_seeds_share_a_pre_training_of_its_own_seed(
     few: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -275,7 +277,7 @@ def test_runs_of_other_seeds_share_a_pre_training_of_its_own_seed(
     assert any(not torch.equal(other[n], t) for n, t in given.items() if other[n].shape == t.shape)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_processes_open_damage_and_rebuild_one_entry_at_once")
 def test_two_processes_that_need_it_at_once_train_it_once(few: Make, tmp_path: Path) -> None:
     program = """
         import json, sys
@@ -308,7 +310,7 @@ def test_two_processes_that_need_it_at_once_train_it_once(few: Make, tmp_path: P
     assert len(list((tmp_path / "pretrained").iterdir())) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_pretrained_tower_starts_every_run_and_its_head_does_not")
 def test_a_comparison_over_seeds_trains_it_once_also_side_by_side(
     few: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -429,6 +431,7 @@ def test_damaged_facts_about_seen_samples_are_said(
         compose(load(few(pretrain={"text": {"from": str(tmp_path / "odd.safetensors")}})))
 
 
+@pytest.mark.slow(smaller="test_samples_are_known_in_a_copy_with_other_rows")
 def test_weights_of_a_run_have_a_field_of_their_own(few: Make, trained: dict[str, Any], tmp_path: Path) -> None:
     source = tmp_path / "run" / "pretrained.safetensors"
     model = {"text": {**few()["model"]["text"], "weights": str(source)}}

@@ -72,7 +72,7 @@ def test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing(tin
     assert not of_ray()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whatever_its_rate")
 def test_a_work_is_stored_once_whatever_its_learning_rate(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +165,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_the_bytes_are_those_of_this_process(
     tiny: Tiny, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_the_bytes_are_those_of_this_process(
         assert_same(run, inline)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_address_where_nothing_is_is_told_at_once")
 def test_what_the_cluster_lacks_is_told(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
     gpus = on_ray(cluster.address, gpus_per_worker=0.5, device="auto")
     for executor, says in (
@@ -199,7 +199,7 @@ def of_workers(run: Path) -> set[int]:
 LONG = {"schedule": {"name": "end-to-end", "rounds": 6}}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_task_that_the_host_failed_runs_again_to_the_same_report")
 @pytest.mark.parametrize("what", ["a worker", "a node"])
 def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path: Path, what: str) -> None:
     inline = edgefl.run(tiny(**LONG), out=tmp_path / "inline")
@@ -220,7 +220,7 @@ def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path:
     assert lost
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_the_loss_of_all_nodes_ends_the_run_which_goes_on_elsewhere(
     tiny: Tiny, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +255,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_killed_run_ends_as_an_uninterrupted_one")
 @pytest.mark.parametrize("after", ["ray", "inline"])
 def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_path: Path, after: str) -> None:
     inline = edgefl.run(tiny(**LONG), out=tmp_path / "inline")
@@ -277,6 +277,7 @@ def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Assignmen
     )
 
 
+@pytest.mark.slow(smaller="test_a_worker_that_cannot_open_its_data_says_why")
 def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) -> None:
     """Between opening the data here and starting workers, the table and the cache are taken away."""
     from edgefl.training.on_ray.executor import OnRay  # it needs the extra
@@ -303,7 +304,7 @@ def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) 
         assert_equal_tensors(executor.submit(task).result(120).tensors(), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_failure_names_the_node")
 def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
     scenario = load(tiny(method="fedcola"))
     setup = compose(scenario)
@@ -322,7 +323,7 @@ def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_pa
             executor.submit(task_of(setup, 0, "toy-brokn")).result(120)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
     """Ray's own count of the bytes that its store holds, early and late in a run of 200 rounds."""
     from ray._private.internal_api import memory_summary
@@ -339,7 +340,7 @@ def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tm
     assert set(objects) == {20, 190} and objects[190] <= objects[20] + 10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/many-scenarios.md").read_text(encoding="utf-8")
     commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
@@ -376,7 +377,7 @@ def named(process: psutil.Process) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 @pytest.mark.parametrize("what", [*ENDS, *GOES_ON])
 def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: str) -> None:
     scenario = tiny(schedule={"name": "end-to-end", "rounds": 12})

@@ -49,6 +49,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow(smaller="test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped")
 def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
     slot = Slot()
     path, back = slot.path, slot.read_tensors(write_to_slot(slot.path, values()))
@@ -59,6 +60,7 @@ def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
     assert_equal_tensors(back, values())
 
 
+@pytest.mark.slow(smaller="test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped")
 def test_another_process_reads_and_writes_a_slot() -> None:
     code = (
         "import json, sys\n"
@@ -86,6 +88,7 @@ def test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped() -> None
         assert os.fstat(slot.descriptor).st_size >= 1 << 16, "a write to a page that the file lacks ends the process"
 
 
+@pytest.mark.slow(smaller="test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped")
 def test_a_slot_comes_back_when_nothing_refers_to_its_report() -> None:
     slots, size = Slots(2), 1 << 12
     first, second = slots.take(reused=True), slots.take(reused=True)
@@ -110,6 +113,7 @@ def test_a_slot_comes_back_when_nothing_refers_to_its_report() -> None:
     assert slots.take(reused=True) is first
 
 
+@pytest.mark.slow(smaller="test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped")
 def test_memory_of_a_slot_that_is_not_reused_is_free_when_its_report_is() -> None:
     slots, size = Slots(0), 1 << 24
     before = shared_bytes()
@@ -124,6 +128,7 @@ def test_memory_of_a_slot_that_is_not_reused_is_free_when_its_report_is() -> Non
     assert shared_bytes() < before + size
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     scenario = load(tiny())
     setup = compose(scenario)
@@ -157,7 +162,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     assert_equal_tensors(first.payloads, reports[0].payloads)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 def test_without_such_memory_everything_goes_through_pipes(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_profilers_say_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow(smaller="test_laps_change_nothing")
 def test_a_block_of_an_earlier_recording_may_be_freed_in_a_later_one() -> None:
     with AllocatorPeak(CPU):
         left = [floats(8)]

@@ -156,6 +156,7 @@ def test_every_field_is_in_the_key_of_a_form() -> None:
     assert half.form.upload != all_.form.upload != work.form.upload
 
 
+@pytest.mark.slow(smaller="test_a_work_whose_batches_fit_is_the_same_object")
 def test_equal_forms_are_one_object_while_somebody_holds_it() -> None:
     name = "interned only here"
     form = intern_form(replace(make_work(scalars={"lr": 0.1}), kind=name).form)

@@ -100,6 +100,7 @@ def _registered() -> Iterator[None]:
 METRICS = ["kappa", {"name": "fbeta", "beta": 2}, "log-loss", "ece", "nearest"]
 
 
+@pytest.mark.slow(smaller="test_every_methods_evaluations_have_them")
 def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
     evaluation = {"every": 10, "metrics": METRICS, "clients": "25%"}
     run = edgefl.run(tiny(evaluation=evaluation, training={"batch": 8, "lr": 5e-3}), out=tmp_path / "run")
@@ -130,6 +131,7 @@ def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
     assert "image.kappa" in {f"image.{name}" for name in run.records("rounds")[-1]["metrics"]["image"]}
 
 
+@pytest.mark.slow(smaller="test_the_best_is_the_first_of_equal_values_whatever_min_delta")
 def test_a_best_round_is_chosen_by_one(tiny: Tiny, tmp_path: Path) -> None:
     evaluation = {"every": 1, "metrics": ["kappa"], "best": "image.kappa"}
     run = edgefl.run(tiny(evaluation=evaluation), out=tmp_path / "run")

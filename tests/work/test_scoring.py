@@ -168,7 +168,7 @@ def test_metrics_are_those_counted_by_hand(count: int, classes: int, seed: int) 
     assert (top is None) == (classes <= 5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_metrics_are_those_counted_by_hand")
 def test_metrics_are_those_of_scikit_learn() -> None:
     for seed in range(40):
         samples = drawn(50, 3 + seed % 9, torch.Generator().manual_seed(seed))

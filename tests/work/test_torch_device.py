@@ -42,6 +42,7 @@ def faults(**environment: str) -> list[float]:
     return answer
 
 
+@pytest.mark.slow(smaller="test_what_the_environment_says_of_malloc_stays")
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_a_step_finds_the_memory_that_the_one_before_freed() -> None:
     usual, kept = faults()

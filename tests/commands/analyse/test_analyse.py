@@ -288,7 +288,7 @@ def test_beside_a_read_only_run_the_way_out_is_told_before_anything_runs(analyse
 # everything ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_was_found_is_printed_kept_and_drawn")
 def test_several_seeds_and_a_stop_in_between(small: dict[str, Any], tmp_path: Path) -> None:
     class Stopped(Exception):
         pass
@@ -323,7 +323,7 @@ def test_several_seeds_and_a_stop_in_between(small: dict[str, Any], tmp_path: Pa
         assert mine["shapley_std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_equals_have_equal_values_and_who_adds_nothing_has_none")
 def test_who_is_left_out_changes_nobody_elses_draws(tiny: Tiny, tmp_path: Path) -> None:
     def asked(name: str, **more: Any) -> list[tuple[int, int]]:
         data = {**tiny()["data"], "clients": {"image": 6, "text": 6, "image-text": 6}, "samples": 8}
@@ -342,7 +342,7 @@ def test_who_is_left_out_changes_nobody_elses_draws(tiny: Tiny, tmp_path: Path) 
     assert len(everybody) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_runs_are_found_again")
 def test_matching_says_what_the_run_itself_reached(tiny: Tiny, tmp_path: Path) -> None:
     data = {
         **tiny()["data"], "clients": {"image": 1, "image-text": 2}, "partition": "iid", "size": 16, "samples": 24,
@@ -369,7 +369,7 @@ def test_matching_says_what_the_run_itself_reached(tiny: Tiny, tmp_path: Path) -
     assert {r["tower"] for r in found["gradients"]["rows"]} == {"multiway", "joint"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_one_model_for_several_kinds_is_scored_once")
 def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_path: Path) -> None:
     data = {**tiny()["data"], "public": 24, "samples": 24, "size": 16}
     scenario = tiny(method={"name": "creamfl", "pairs": 16}, data=data)
@@ -384,7 +384,7 @@ def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_
     assert not all(torch.equal(weights[name], first[f"image/{name}"]) for name in weights)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_was_found_is_printed_kept_and_drawn")
 def test_the_command_prints_json(analysed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = analysed
     with pytest.raises(SystemExit) as end:

@@ -268,7 +268,7 @@ def test_what_is_kept_under_conditions(tmp_path: Path) -> None:
     assert answer.trained == answer.cells == 8
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_variants_of_memory_are_eight_tuned_alike_over_ten_seeds")
 def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> None:
     tune = {"search": ["training.lr=1e-4..1e-1"], "trials": 4}
     answer = edgefl.bench(write(tmp_path, tune=tune, small=None), out=tmp_path / "out", jobs=2)
@@ -289,7 +289,7 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
     assert {**again.to_data(), "seconds": 0} == {**answer.to_data(), "seconds": 0}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_same_call_trains_nothing_and_says_the_same")
 def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, _ = done
     suite = write(tmp_path)
@@ -387,7 +387,7 @@ def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[BenchAn
     assert [*told["failed"]] == [str(row.runs[0]).removeprefix("runs/")] and told["trained"] == answer.trained - 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_scores_are_those_of_the_runs_and_winners_those_of_scipy")
 def test_scores_on_clients_are_those_of_their_records(tmp_path: Path) -> None:
     devices = {"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"}}
     scenario = {**BASE, "fleet": devices, "evaluation": {"clients": "20%"}}

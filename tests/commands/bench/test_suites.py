@@ -100,14 +100,14 @@ def test_faults_of_a_comparing_scenario_are_told_together_at_its_lines(tmp_path:
         read_suite(file)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_comparing_scenario_is_a_suite_of_what_it_compares")
 def test_a_comparing_scenario_is_benched_on_each_amount(tmp_path: Path) -> None:
     answer = edgefl.bench(comparing(tmp_path), out=tmp_path / "out")
     assert [(fleet.low, fleet.high) for fleet in answer.fleets][-1] == (500 * 2**10, None)
     assert answer.seeds == [3, 5] and answer.trained <= answer.cells <= 12
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_variants_of_memory_are_eight_tuned_alike_over_ten_seeds")
 def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_path: Path) -> None:
     tune = {"search": ["training.lr=1e-3..1e-2"], "trials": 1}
     few = {"seeds": 1, "tune": tune, "small": ["30%"], "at": ["64 MiB"]}
@@ -120,7 +120,7 @@ def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_
     assert {spent.axis for spent in answer.spent} == {"virtual_seconds", "bytes", "energy_joules"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_scores_are_those_of_the_runs_and_winners_those_of_scipy")
 def test_small_says_who_is_best_and_its_scores_are_those_of_its_runs(tmp_path: Path) -> None:
     few = ["data.samples=48", "data.test=100", "pretrain.image.epochs=1", "pretrain.text.epochs=1"]
     answer = edgefl.bench(shrunk("small", tmp_path, seeds=2), out=tmp_path / "out", jobs=2, overrides=few)

@@ -112,7 +112,7 @@ def plug_in(tmp_path: Path) -> Iterator[Path]:
     registry.unload_plug_ins()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_rule_that_a_run_breaks_is_told_with_its_line")
 @pytest.mark.parametrize(
     ("kind", "name", "rules"),
     [
@@ -129,7 +129,7 @@ def test_runs_with_a_part(plug_in: Path, kind: str, name: str, rules: set[str]) 
     assert {CheckRule.RUNS, CheckRule.PRICED, CheckRule.RESUMES, CheckRule.REPEATS} <= report.checks.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_rule_that_a_run_breaks_is_told_with_its_line")
 def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_in: Path) -> None:
     dice = edgefl.check("schedule", "dice", kinds=["image"])
     assert not dice.ok and any(
@@ -139,7 +139,7 @@ def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_i
     assert sound.ok, str(sound)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_unknown_parts_and_options_are_named")
 def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
     command = [sys.executable, "-m", "edgefl", "check", "selection", "hashed", "--plugin", str(plug_in)]
     told = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -261,6 +261,7 @@ class Scaled(Method):
         return state.with_tensors({a: torch.lerp(state.tensors[a], new.tensors[a], self.options.scale) for a in moved})
 
 
+@pytest.mark.slow(smaller="test_only_a_method_that_cannot_be_loaded_raises")
 def test_a_class_needs_no_entry_point_and_takes_its_options():
     report = edgefl.check("method", Scaled, schedules=["progressive"], kinds=["text"], scale=0.5)
     assert report.ok, str(report)

@@ -395,6 +395,7 @@ def test_csv_and_json_hold_the_same(compared: ComparedRuns) -> None:
     assert json.loads(json.dumps(compared.to_data(), allow_nan=False)) == compared.to_data()
 
 
+@pytest.mark.slow(smaller="test_means_are_those_of_the_runs")
 def test_a_run_of_several_seeds_prints_one_table(comparison: Any, capsys: pytest.CaptureFixture[str]) -> None:
     main_ends("run", "--resume", str(comparison.path))
     out = capsys.readouterr().out

@@ -12,7 +12,7 @@ from edgefl.machine import kernel_scratch
 from edgefl.work import Call
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_every_device_of_the_library_has_a_row_for_each_kind")
 def test_a_large_model_is_predicted_once_and_a_kernel_runs_once_for_all_layers_and_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def grid(costs: Mapping[Levels, Turns], names: tuple[str, ...], shares: tuple[fl
 # --- against trying all ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(smaller="test_a_larger_budget_never_needs_more")
 @pytest.mark.parametrize(
     ("names", "shares"),
     [
@@ -180,6 +181,7 @@ SINGLE = {"batch": 1, "precision": "float16"}
 """Training whose batch can't be made smaller: half of the combinations."""
 
 
+@pytest.mark.slow(smaller="test_a_larger_budget_never_needs_more")
 @pytest.mark.parametrize(
     ("names", "training"),
     [
@@ -228,7 +230,7 @@ def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> floa
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_larger_budget_never_needs_more")
 def test_all_computations_of_a_scenario(texts: dict[str, Any]) -> None:
     """Payloads are as small as they get: the small lattice has theirs."""
     texts = texts | {"training": {"batch": 2}, "payload": {"down": "int8", "up": "int8"}}
@@ -246,7 +248,7 @@ def test_all_computations_of_a_scenario(texts: dict[str, Any]) -> None:
     assert max(predictions) <= 220 and min(predictions) <= 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_larger_budget_never_needs_more")
 @pytest.mark.parametrize("samples", [40, 13])
 def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -> None:
     """Whatever was predicted before: of any two candidates (of a fifth of all) one may be priced first."""
@@ -378,6 +380,7 @@ def test_the_stages_that_fit(few: dict[str, Any]) -> None:
     assert growing["peak_memory_bytes"] == first["memory"]
 
 
+@pytest.mark.slow(smaller="test_other_changes")
 def test_few_predictions_where_few_decide(few: dict[str, Any]) -> None:
     now = costs_of(few, [])[0][0]
     travels = answers(few, {"bytes": now["bytes"] * 0.8})
@@ -386,7 +389,7 @@ def test_few_predictions_where_few_decide(few: dict[str, Any]) -> None:
     assert answers(few, {"bytes": 10}, most=2)["unmet"] == ["bytes"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_other_changes")
 def test_few_predictions_of_many(texts: dict[str, Any]) -> None:
     now = costs_of(texts, [])[0][0]
     nothing = answers(texts, {"memory": 1000})
@@ -407,7 +410,7 @@ def test_what_the_scenario_compares_is_left_aside(few: dict[str, Any]) -> None:
     assert load(compared, [*found["sets"], *one["sets"]]).compare == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_and_fit_agree_on_each_device_of_the_quickstart")
 def test_a_run_with_the_answer_lets_everyone_in(tiny: Tiny) -> None:
     """To the byte: with a byte less a client that comes late to a stage is refused."""
     asked = tiny(schedule={"name": "end-to-end", "rounds": 8}, round={"cohort": 1, "stratify": False})

@@ -151,6 +151,7 @@ def test_the_smallest_that_fits_is_the_sweeps(scenario: dict[str, Any]) -> None:
         assert {row["binding"] for row in mine if not row["eligible"]} <= {"memory", "seconds"}
 
 
+@pytest.mark.slow(smaller="test_a_hot_device_goes_on_at_what_its_cooling_allows")
 def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scenario: dict[str, Any]) -> None:
     slow = {**scenario, "training": {**scenario["training"], "epochs": 20_000}}
     hot = {**slow, "fleet": {**slow["fleet"], "throttling": True}}

@@ -44,7 +44,7 @@ def test_declared_data_are_measured_to_the_byte(tiny: Tiny, capsys: pytest.Captu
     assert "0 %" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_declared_data_are_measured_to_the_byte")
 def test_a_stage_and_a_kind_are_measured_alone(tiny: Tiny) -> None:
     schedule = {"name": "layerwise", "stages": 2, "rounds": 4}
     scenario = tiny(data=DECLARED, schedule=schedule, method="fedavg", training={"batch": 8, "accumulation": 2})

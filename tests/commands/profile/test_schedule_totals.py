@@ -144,7 +144,7 @@ def test_a_server_that_asks_for_values_is_told_that_a_profile_has_shapes(tiny: T
         stretches(Planner(looking, Predictor()))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_totals_are_rounds_times_rows_and_what_else_travels")
 def test_rounds_that_differ_are_told_apart_and_the_server_is_charged(tiny: Tiny) -> None:
     """CreamFL: the server's model is nobody's, its tables travel; the modality-agnostic FedCola warms up first."""
     data = {**DECLARED, "public": 24}

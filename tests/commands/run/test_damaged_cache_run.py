@@ -90,7 +90,7 @@ def test_a_run_on_damaged_data_is_the_run_on_good_data(tiny: Callable[..., dict[
     check(runs, content, good, meta, lambda path: os.truncate(path, 100))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_on_damaged_data_is_the_run_on_good_data")
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_a_run_on_any_damaged_file_is_the_run_on_a_good_one(
     tiny: Callable[..., dict[str, Any]], runs: Runs, executor: str

@@ -81,7 +81,7 @@ def test_changed_records_stop_a_resume(unfinished: Path, table: str, change: Any
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_strangers_scratch_is_refused_with_its_line")
 def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_worker_processes_change_no_record_and_no_weight(
     assert len(set(run.host["process"])) == workers
 
 
+@pytest.mark.slow(smaller="test_the_folder_holds_the_whole_run")
 def test_a_comparison_holds_a_run_for_each_combination(tiny: Tiny, tmp_path: Path) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
     scenario = tiny(

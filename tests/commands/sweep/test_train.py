@@ -17,7 +17,7 @@ class Stopped(Exception):
     """Stands for a user who has had enough."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards")
 def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(data={**tiny()["data"], "clients": {"image": 3}})
     axes, folder = ["schedule=end-to-end,layerwise"], tmp_path / "sweep"
@@ -59,7 +59,7 @@ def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> 
         edgefl.sweep(resolved, axes, out=folder, train=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_an_error_ends_its_own_cell_only")
 def test_a_cell_that_diverges_leaves_the_others(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(data={**tiny()["data"], "clients": {"image": 2}})
     axes = ["training.lr=1e30,1e-3"]
@@ -71,7 +71,7 @@ def test_a_cell_that_diverges_leaves_the_others(tiny: Tiny, tmp_path: Path) -> N
     assert edgefl.sweep(scenario, axes, out=tmp_path / "sweep", train=True)["rows"] == rows
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_nothing_is_written_for_a_scenario_that_cannot_run")
 def test_what_a_run_refuses_is_not_trained(tiny: Tiny, tmp_path: Path) -> None:
     scenario = tiny(data={**tiny()["data"], "clients": {"image": 2}})
     axes = ["model.image.weights=null,nowhere.safetensors"]

@@ -200,6 +200,7 @@ def test_several_kinds_need_a_metric(tiny: Callable[..., dict[str, Any]], tmp_pa
         edgefl.tune(tiny(), SEARCH, out=tmp_path / "out")
 
 
+@pytest.mark.slow(smaller="test_a_missing_package_is_told_before_anything_is_written")
 def test_without_optuna_a_line_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     code = (
@@ -274,6 +275,7 @@ def test_a_trial_that_its_metric_ends_early_is_complete(tmp_path: Path) -> None:
     assert best.complete and best.reached == 2 and best.scores[0] == best.scores[1]
 
 
+@pytest.mark.slow(smaller="test_lower_is_better_by_name")
 def test_a_metric_of_which_lower_values_are_better(tmp_path: Path) -> None:
     scenario = {**SMALL, "stop": {"metric": "image.accuracy", "patience": 9, "better": "lower"}}
     answer = edgefl.tune(scenario, ["training.lr=0.0001,0.001,0.01"], trials=3, out=tmp_path / "a")
@@ -363,6 +365,7 @@ def test_a_range_that_the_field_ends_isnt_widened(tmp_path: Path) -> None:
     assert answer.widened and max(trial.settings["training.lr_decay"] for trial in answer.trials) == 1
 
 
+@pytest.mark.slow(smaller="test_a_journal_that_ends_anywhere_is_gone_on_with")
 def test_the_sampler_is_a_function_of_the_trials(tmp_path: Path) -> None:
     def score(settings: Mapping[str, Any]) -> float:
         return -abs(log10(settings["lr"]) + 2)
@@ -415,7 +418,7 @@ def test_the_default_folder_is_the_next_free_one(tmp_path: Path, monkeypatch: py
 # --- slow ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_scores_are_those_of_an_uninterrupted_run")
 def test_jobs_and_seeds_change_nothing(tmp_path: Path) -> None:
     first, second = (
         edgefl.tune(SMALL, SEARCH, trials=10, seeds=2, out=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2)
@@ -447,7 +450,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_journal_that_ends_anywhere_is_gone_on_with")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_search_goes_on_to_the_same_end(jobs: int, tmp_path: Path) -> None:
     given = {"scenario": SMALL, "search": SEARCH, "trials": 6, "output": str(tmp_path / "killed"), "jobs": jobs}

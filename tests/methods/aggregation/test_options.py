@@ -104,7 +104,7 @@ def test_a_poisoned_client_is_left_out_and_named(games: Games, policy: str) -> N
     assert named == [1] * len(came) and came
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_poisoned_client_is_left_out_and_named")
 def test_whoever_keeps_them_gets_them(games: Games) -> None:
     made = setup(games, {"non_finite": "keep"}, rounds=1)
     with pytest.warns(RuntimeWarning, match="the model diverged in round 1"):
@@ -123,7 +123,7 @@ def test_rejected_updates_do_not_count_for_the_quorum(games: Games) -> None:
         assert any(whole.state.versions.values()) == (outcome == "completed")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_poisoned_client_is_left_out_and_named")
 @pytest.mark.parametrize(("method", "table"), [("creamfl", "representations"), ("pmcmfl", "prototypes")])
 def test_a_poisoned_table_is_rejected_too(games: Games, method: str, table: str) -> None:
     from edgefl import registry
@@ -190,7 +190,7 @@ def test_an_optimizer_outlives_an_interruption_and_does_without_training(games: 
     assert any(a.startswith("table/server-optimizer.mean/") for a in shapes)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_without_models_at_the_server_has_nothing_to_aggregate")
 @pytest.mark.parametrize("method", ["fedcola", "fedcola-mat", "pmcmfl", "creamfl"])
 @pytest.mark.parametrize("name", ["yogi", "adagrad"])
 def test_every_method_that_averages_takes_them(games: Games, method: str, name: str) -> None:

@@ -229,14 +229,14 @@ def test_what_can_not_be() -> None:
         DepthFL.with_exits(multiway, "all")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"evaluate": "ensemble", "ramp": 0}, {"exits": 2, "distillation": 0}])
 def test_the_contract(options: dict[str, Any]) -> None:
     report = edgefl.check("method", "depthfl", runs=False, processes=True, **options)
     assert report.ok, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_evaluation_reads_the_deepest_exit_or_all")
 def test_a_run_gives_its_models_back(tiny: Any, tmp_path: Any) -> None:
     schedule = {"name": "elastic", "parts": ["all", "progressive"], "rounds": 2}
     result = edgefl.run(tiny(method="depthfl", schedule=schedule), out=tmp_path / "run")

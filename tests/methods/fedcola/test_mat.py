@@ -204,6 +204,7 @@ def test_unequal_towers_go_with_nothing_shared() -> None:
     assert method(given=setting(width=32), share="none").initial(1)
 
 
+@pytest.mark.slow(smaller="test_who_takes_part_and_what_trains_in_warm_up")
 def test_it_trains_through_its_warm_up(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     given = tiny(
         method={"name": "fedcola-mat", "warmup": {"modality": "image", "rounds": 1, "heat": 1}},
@@ -221,7 +222,7 @@ def test_it_trains_through_its_warm_up(tiny: Callable[..., dict[str, Any]], tmp_
     assert text[2] < text[3]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(
     "options",
     [

@@ -487,7 +487,7 @@ def test_runs_send_what_is_profiled_and_are_the_same_in_workers(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_predicted_memory_and_flops_are_the_measured_ones")
 def test_the_shipped_vit_and_bert_can_be_profiled() -> None:
     rows = edgefl.profile("finetune/vit-s-bert", ["method=fedcola", "compare={}"])["rows"]
     assert {row["kind"] for row in rows} == {"image", "text", "image-text"}

@@ -95,7 +95,7 @@ def test_features_and_predictions_travel() -> None:
     assert not fedhkd.initial(1).tensors["table/prototypes.fused"].any()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"prototypes_of": "all"}, {"mask": "zero", "answers": "scores"}])
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
     report = edgefl.check("method", "fedhkd", runs=False, schedules=["end-to-end", "layerwise"], **options)

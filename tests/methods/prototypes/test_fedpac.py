@@ -69,7 +69,7 @@ def test_towers_serve_where_every_client_has_pairs() -> None:
         made("image")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"prototypes_of": "all"}, {"mask": "zero", "answers": "scores"}])
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
     report = edgefl.check("method", "fedpac", runs=False, schedules=["end-to-end", "layerwise"], **options)

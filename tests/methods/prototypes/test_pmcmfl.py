@@ -437,6 +437,7 @@ def scenario(
     return {**given, "data": data, "model": model or multiway, **({"payload": payload} if payload else {})}
 
 
+@pytest.mark.slow(smaller="test_the_model_and_the_library_travel_both_ways_to_everybody")
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> None:
     training = {"batch": 8, "lr": 3e-3}
     found = edgefl.run({**scenario(tiny), "training": training}, out=tmp_path / "run")
@@ -459,7 +460,7 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> N
     assert {"accuracy", "macro_f1"} <= set(found.result["metrics"]["image-text"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_prototype_of_the_class_stands_for_what_is_missing")
 def test_it_learns(tiny: Tiny, tmp_path: Path) -> None:
     """Twelve rounds of all three kinds: pairs are told apart better than by chance, one in twelve."""
     given = {**scenario(tiny), "schedule": {"name": "end-to-end", "rounds": 12}}
@@ -491,7 +492,7 @@ LAST = {"inference": "classifier", "matching": {"round": 1, "epochs": 2}}
 PRIOR = {"inference": "prior", "matching": {"round": 1, "clip_epochs": 2, "mse_epochs": 3}}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(
     "options",
     [
@@ -509,7 +510,7 @@ def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
     assert report.ok, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_prototype_of_the_class_stands_for_what_is_missing")
 @pytest.mark.parametrize("kind", [Lacking, OnTowers])
 @pytest.mark.parametrize(
     "options",
@@ -526,7 +527,7 @@ def test_samples_that_lack_a_modality_keep_the_contract(kind: type[PmcmFL], opti
     assert report.ok, str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_prototype_of_the_class_stands_for_what_is_missing")
 def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
     """One model, its texts completed in four ways: noise < what matches < the true class's prototype.
 

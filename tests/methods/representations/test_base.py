@@ -315,7 +315,7 @@ SMALL = {"blocks": 1, "width": 16, "heads": 2}
 LARGE = {"blocks": 2, "width": 32, "heads": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_digest_brings_clients_nearer_to_what_was_sent")
 @pytest.mark.parametrize("name", ["creamfl", "fedmd", "fedet", "fedgems"])
 def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, name: str) -> None:
     model = {"image": SMALL, "text": {**SMALL, "width": 24, "tokens": 12}, "dimension": 8, "dimension_for": "all"}
@@ -338,7 +338,7 @@ def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, n
     assert "r@1" in found.result["metrics"]["image"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_own_tables_alone_travel_and_models_stay")
 @pytest.mark.parametrize("name", ["fedgems", "fedmd", "fedet"])
 def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: str) -> None:
     given = scenario(tiny, name, clients={"image-text": 1})
@@ -351,7 +351,7 @@ def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: s
     assert len(edgefl.profile(given)["server_rows"]) >= 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(
     ("name", "options"),
     [

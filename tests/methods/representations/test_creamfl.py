@@ -374,7 +374,7 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 # runs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_private_models_stay_and_tables_travel")
 @pytest.mark.parametrize("server", ["own", "federated"])
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, server: str) -> None:
     given = scenario(tiny, {"image": 1, "text": 1, "image-text": 1}, server=server)
@@ -411,7 +411,7 @@ def test_the_servers_own_model_is_evaluated_for_whichever_kind_is_asked_for(tiny
     assert sum(row["when"].startswith("evaluate") for row in rows) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(
     "options",
     [

@@ -104,7 +104,7 @@ def test_what_is_predicted_is_measured(tower: str, checkpointing: bool) -> None:
     assert predict(work, Random(FACTS)) == measured(work, Random(FACTS))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_predicted_is_measured")
 @pytest.mark.parametrize("tower", TOWERS)
 def test_a_gpu_that_is_not_there_recomputes_blocks_as_it_computed_them(tower: str) -> None:
     """DistilBERT's dropout keeps another mask on a GPU than on a CPU: torch notices if it comes back as another."""
@@ -116,7 +116,7 @@ def test_a_gpu_that_is_not_there_recomputes_blocks_as_it_computed_them(tower: st
     assert forward[0] == forward[1] and 0 < backward[1] - backward[0] <= forward[0]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_what_is_predicted_is_measured")
 @pytest.mark.parametrize("tower", TOWERS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_is_predicted_is_measured_at_the_published_size(tower: str, precision: str) -> None:
@@ -140,7 +140,7 @@ def test_a_kernel_that_does_not_fit_the_tower_is_refused_in_a_line() -> None:
         predict(work, Random(FACTS))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_forward_macs_are_the_closed_forms")
 @pytest.mark.parametrize("gate", ["trainable", "frozen"])
 def test_gates_attach_to_timms_layers(gate: str) -> None:
     work = small_work("timm-vit", gate=gate)
@@ -184,7 +184,7 @@ def test_forward_macs_are_the_closed_forms(tower: str, tokens: int, width: int, 
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_unused_pooler_and_a_shared_norm_can_be_left_out")
 def test_the_unused_pooler_has_no_gradient() -> None:
     with_pooler, without = (
         predict(

@@ -193,7 +193,7 @@ def test_what_does_not_fit_a_library_tower_is_said() -> None:
         skeleton(described("ast", {"audio": {**FACTS["audio"], "bins": 8}}, **SMALL))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_defaults_are_the_published_sizes_and_the_class_says_so")
 def test_naming_a_tower_imports_no_library_and_building_it_warns_of_nothing() -> None:
     program = """
 import sys

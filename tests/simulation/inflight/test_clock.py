@@ -200,7 +200,7 @@ def test_without_jitter_a_flight_costs_what_its_verdict_said(setup: Setup, throt
         assert client["energy_joules"] == said["joules"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_both_clocks_write_the_same_tables")
 def test_both_clocks_write_the_same_files(tiny: Tiny, tmp_path: Path) -> None:
     scenario = small(tiny)
     scenario["fleet"] = {"failures": FAILURES, "availability": CHANGES["offline"]["availability"]}

@@ -132,7 +132,7 @@ def test_both_clocks_tell_the_same_of_any_flights(case: Case) -> None:
     both_clocks_tell_the_same(case)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_both_clocks_tell_the_same_of_any_flights")
 @LONG
 @given(cases())
 def test_both_clocks_tell_the_same_of_many_more_flights(case: Case) -> None:

@@ -209,7 +209,7 @@ def test_fair_sharing_is_as_a_plain_reference_says(crowd: list[One], down: float
     as_a_plain_reference_says(crowd, down, up)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_fair_sharing_is_as_a_plain_reference_says")
 @LONG
 @given(crowds, rates, rates)
 def test_fair_sharing_is_as_a_plain_reference_says_of_many_more(crowd: list[One], down: float, up: float) -> None:

@@ -431,7 +431,7 @@ FIFO = {"upload": "1 Mbit/s", "sharing": "fifo"}
 SHARES = st.sampled_from(["0%", "10%", "25%"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_run_is_verified_as_it_ends")
 @settings(max_examples=50, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),

@@ -311,6 +311,7 @@ def staged(tiny: Tiny) -> dict[str, tuple[Simulation, Memory]]:
     return found
 
 
+@pytest.mark.slow(smaller="test_frozen_blocks_travel_once_to_an_older_copy")
 def test_under_layer_wise_only_active_blocks_change(staged: dict[str, tuple[Simulation, Memory]]) -> None:
     simulation, journal = staged["False"]
     states = {r: t for r, (t, _) in journal.states.items()} | {0: simulation.run.parts.setup.method.initial(3).tensors}

@@ -204,6 +204,7 @@ def test_a_proxy_stands_for_power_of_choices_loss_and_for_oorts_utility() -> Non
             assert found.tolist() == pytest.approx(expected[::-1])
 
 
+@pytest.mark.slow(smaller="test_one_choice_is_a_draw_by_samples")
 def test_oort_draws_by_samples_and_not_by_their_square() -> None:
     """Two clients with 1 and 4 times the samples for one place, both within the cutoff: 1 to 4, not 1 to 16.
 

@@ -29,8 +29,6 @@ from tools.emulation.playing import emulate
 LATENCY = 0.05
 UPLOAD_SECONDS = 2.0
 
-pytestmark = pytest.mark.slow
-
 
 class One:
     """A scenario's first client: its plan, its task, and an emulator with it alone."""
@@ -80,6 +78,7 @@ def one(able: None, tiny: Callable[..., dict[str, Any]]) -> Iterator[One]:
     MachineJournal().close()
 
 
+@pytest.mark.slow(smaller="test_the_kernel_counts_the_payload_and_its_headers")
 def test_a_link_of_half_the_rate_takes_twice_as_long(one: One) -> None:
     usual = one.flown()
     assert usual.ended_in is None
@@ -89,6 +88,7 @@ def test_a_link_of_half_the_rate_takes_twice_as_long(one: One) -> None:
     assert slowed.upload_seconds == pytest.approx(LATENCY + 2 * UPLOAD_SECONDS, rel=0.05)
 
 
+@pytest.mark.slow(smaller="test_a_stream_that_ends_early_is_told")
 def test_a_client_that_dies_in_mid_upload_has_carried_a_part(one: One) -> None:
     usual = one.flown()
     process = one.emulator.process(0)
@@ -100,6 +100,7 @@ def test_a_client_that_dies_in_mid_upload_has_carried_a_part(one: One) -> None:
     assert again.ended_in == "start"
 
 
+@pytest.mark.slow(smaller="test_a_stream_that_ends_early_is_told")
 def test_a_link_that_goes_down_in_mid_upload_ends_at_the_deadline(one: One) -> None:
     usual = one.flown()
     deadline = usual.download_seconds + usual.compute_seconds + LATENCY + 1.5 * UPLOAD_SECONDS
@@ -109,6 +110,7 @@ def test_a_link_that_goes_down_in_mid_upload_ends_at_the_deadline(one: One) -> N
     assert down.download_seconds + down.compute_seconds + down.upload_seconds == pytest.approx(deadline, abs=0.1)
 
 
+@pytest.mark.slow(smaller="test_a_stream_that_ends_early_is_told")
 def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
     able: None, tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools.emulation.kernel import control_groups
 
 V1 = """cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0
@@ -38,6 +40,7 @@ def test_one_controller_of_v1_is_not_enough() -> None:
     assert control_groups(V1.splitlines()[1]) is None
 
 
+@pytest.mark.slow(smaller="test_one_controller_of_v1_is_not_enough")
 def test_without_root_the_command_says_so_and_ends_with_code_2() -> None:
     code = """
 import os

@@ -36,7 +36,7 @@ def limited(code: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow  # a share of time
+@pytest.mark.slow(smaller="test_the_kernel_kills_what_takes_more_memory_than_allowed")
 @pytest.mark.parametrize("share", [0.05, 0.3])
 def test_a_process_gets_its_share_of_the_processor(journal: MachineJournal, share: float) -> None:
     limits = Limits(control_groups_here(), journal, "0")

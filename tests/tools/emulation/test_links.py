@@ -73,7 +73,7 @@ def seconds(sender: socket.socket, receiver: socket.socket, size: int) -> float:
     return took
 
 
-@pytest.mark.slow  # times
+@pytest.mark.slow(smaller="test_the_kernel_counts_the_payload_and_its_headers")
 def test_both_directions_have_their_own_rate(journal: MachineJournal, opened: ExitStack) -> None:
     network = EmulatedNetwork(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
     streams = joined(network, 2, opened)
@@ -86,7 +86,7 @@ def test_both_directions_have_their_own_rate(journal: MachineJournal, opened: Ex
             assert min(seconds(sender, receiver, size) for _ in range(3)) == pytest.approx(0.4, rel=MOST_OFF)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_two_clients_halve_the_servers_uplink")
 def test_a_line_that_all_share_is_divided(journal: MachineJournal, opened: ExitStack) -> None:
     network = EmulatedNetwork(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
     streams = joined(network, 2, opened)
@@ -105,7 +105,7 @@ def test_a_line_that_all_share_is_divided(journal: MachineJournal, opened: ExitS
     assert min(took.values()) == pytest.approx(max(took.values()), rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_a_slow_client_leaves_the_rest_to_the_fast_one")
 @pytest.mark.parametrize("direction", ["down", "up"])
 def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
     journal: MachineJournal, opened: ExitStack, direction: str
@@ -131,7 +131,7 @@ def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
     assert took[1] == pytest.approx(1.0, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(smaller="test_the_traffic_of_others_takes_its_share_of_each_direction")
 @pytest.mark.parametrize("direction", ["down", "up"])
 @pytest.mark.parametrize(("flows", "most", "left"), [(1, inf, 10e6), (3, inf, 5e6), (2, 3e6, 14e6)])
 def test_others_on_a_line_take_their_shares(

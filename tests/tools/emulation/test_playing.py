@@ -130,6 +130,7 @@ def test_errors_are_those_of_pairs_that_finished() -> None:
     assert errors["compute as processor time over quota"].worst == 0.0
 
 
+@pytest.mark.slow(smaller="test_inline_and_processes_give_the_same_reports")
 @pytest.mark.parametrize(
     ("method", "schedule"),
     [

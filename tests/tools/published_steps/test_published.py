@@ -76,6 +76,7 @@ def test_a_step_of_one_hidden_layer_costs_what_its_products_cost() -> None:
     assert cost.memory_bytes["optimizer"] == pytest.approx(8 * parameters, abs=64)
 
 
+@pytest.mark.slow(smaller="test_a_step_of_one_hidden_layer_costs_what_its_products_cost")
 def test_the_last_layer_alone_has_no_backward_through_the_others() -> None:
     whole, last = (
         next(r for r in measurements() if r.model == "resnet50" and r.library == "timm" and r.trained == trained)

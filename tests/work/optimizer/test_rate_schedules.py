@@ -133,6 +133,7 @@ def test_rates_that_never_come_are_refused_with_their_field(tiny: Tiny) -> None:
 IMAGES = {"source": "glyphs", "clients": {"image": 3}, "samples": 16, "validation": 20, "test": 20}
 
 
+@pytest.mark.slow(smaller="test_torchs_schedulers_give_the_same_rates")
 def test_a_step_after_every_round_trains_as_decay_does(tiny: Tiny, tmp_path: Path) -> None:
     """Powers of a half are exact, so the weights are equal bit for bit, and so they are after an interruption."""
 
