@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from edgefl.commands.export.perfetto import trace
     from edgefl.commands.fit.command import fit
     from edgefl.commands.profile.command import profile
-    from edgefl.commands.profile.profile_clients import profile_clients
     from edgefl.commands.report.command import write_figures, write_report
     from edgefl.commands.run.command import run
     from edgefl.commands.sweep.command import sweep
@@ -54,7 +53,6 @@ __all__ = [
     "export",
     "fit",
     "profile",
-    "profile_clients",
     "read_run",
     "register",
     "run",
@@ -80,7 +78,6 @@ _MODULES = {
     "export": "commands.export.command",
     "fit": "commands.fit.command",
     "profile": "commands.profile.command",
-    "profile_clients": "commands.profile.profile_clients",
     "read_run": "runs",
     "register": "registry",
     "run": "commands.run.command",

@@ -23,7 +23,6 @@ NAMES = [
     "export",
     "fit",
     "profile",
-    "profile_clients",
     "read_run",
     "register",
     "run",

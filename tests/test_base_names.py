@@ -8,10 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "edgefl"
 
 COMMAND = "a command has one name where it is parsed, done and printed, and its answer"
-COMMANDS = (
-    "analyse bench compare devices explain explore fit parts profile profile_clients progress "
-    "run sweep trace tune validate"
-)
+COMMANDS = "analyse bench compare devices explain explore fit parts profile progress run sweep trace tune validate"
 ALLOWED = {
     "__init__": "a folder's own text",
     **dict.fromkeys(COMMANDS.split(), COMMAND),

@@ -5,7 +5,7 @@ from importlib import import_module
 OLD = {
     "new": "scenarios", "schema": "scenarios", "run": "run", "validate": "run", "compare": "compare",
     "report": "one_run", "figures": "one_run", "explain": "one_run", "trace": "one_run", "export": "one_run",
-    "profile": "profile", "cost-diff": "profile", "sweep": "sweep", "explore": "explore", "fit": "fit", "tune": "tune",
+    "sweep": "sweep", "explore": "explore", "fit": "fit", "tune": "tune",
     "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
     "doctor": "machine",
 }  # fmt: skip

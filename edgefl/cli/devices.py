@@ -127,8 +127,8 @@ def check(
 
     Several scenarios give a row for each device, and a column for each scenario and kind.
     """
-    from edgefl.commands.profile.table import profile_csv
     from edgefl.commands.sweep.devices_table import devices_markdown, print_device_check, print_device_checks
+    from edgefl.drawing.text_tables import records_csv
 
     forms = {"--csv": as_csv, "--markdown": as_markdown, "--json": as_json}
     if len(given := [name for name, value in forms.items() if value]) > 1:
@@ -147,7 +147,8 @@ def check(
     if as_json:
         print_json(result if several else only)
     elif as_csv:
-        sys.stdout.write(profile_csv(result if several else only))
+        rows = {label: each.rows for label, each in result.checks.items()}
+        sys.stdout.write(records_csv(rows, "scenario" if several else ""))
     elif as_markdown:
         sys.stdout.write(devices_markdown(result))
     elif several:

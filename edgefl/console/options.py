@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edgefl.scenario import Scenario
 
     Given = str | os.PathLike[str] | Mapping[str, Any] | Scenario
-    Changes = Sequence[str] | Mapping[str, Any]
+    Changes = Sequence[str]
     Place = str | os.PathLike[str]
 else:  # the command line reads words
     Given, Changes, Place = str, Sequence[str], str

@@ -35,6 +35,8 @@ from edgefl.devices.runtime import (
     load_runtime,
     read_runtime,
     runtime_names,
+    runtime_range,
+    show_overhead,
     show_runtime,
     with_runtime,
 )
@@ -49,5 +51,5 @@ __all__ = [
     "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes",
     "free_memory_range", "is_file_name",
     "library_folder", "load_link", "load_runtime", "link_names", "profile_keys", "read_device", "read_fleet",
-    "read_link", "read_runtime", "runtime_names", "show_runtime", "with_runtime",
+    "read_link", "read_runtime", "runtime_names", "runtime_range", "show_overhead", "show_runtime", "with_runtime",
 ]  # fmt: skip

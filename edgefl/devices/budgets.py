@@ -18,6 +18,7 @@ from edgefl import registry, units
 from edgefl.arrays import Floats, Integers
 from edgefl.devices.profile import Device, Link
 from edgefl.errors import PluginError, UnknownName
+from edgefl.records.answer import RoundVerdict
 
 BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
 """The budgets of every verdict, limited or not, in the order of its costs; those that a scenario states beside them
@@ -119,6 +120,20 @@ def colour_of(name: str) -> str:
 @cache
 def _instance(part: type[Budget]) -> Budget:
     return part()
+
+
+MOST_USED = 10.0
+"""A round that takes this much of a budget or more is told by what the budget lacks: 3,000 % says less than 2 GiB."""
+
+
+def show_binding(row: RoundVerdict) -> str:
+    """The binding budget, and how much of it the round takes or what it lacks: ``memory 36 %``."""
+    binding, margin = str(row.binding), row.margin or 0.0
+    word = "device" if binding == "memory" and row.memory_limit == "device" else binding
+    used = 1 - margin / row.budget if row.budget else MOST_USED
+    if used >= MOST_USED:
+        return f"{word} lacks {budget_named(binding).quantity.show(-margin)}"
+    return f"{word} {units.show_share(used)}"
 
 
 def amounts(names: Iterable[str], price: Price) -> dict[str, Integers]:

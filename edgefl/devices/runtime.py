@@ -16,6 +16,8 @@ from edgefl.devices.processors import efficiency_of, same_runtime
 from edgefl.devices.profile import Device, in_runtime, is_file_name, library_files, look_up, split_mode
 from edgefl.devices.written_facts import Fact, read_written
 from edgefl.errors import DeviceError
+from edgefl.records.answer import RuntimeRange
+from edgefl.records.record import UNSET, Maybe
 
 PYTORCH = "pytorch"
 """The runtime whose overhead is the one in each device's profile."""
@@ -115,6 +117,25 @@ def free_memory_range(device: Device) -> tuple[int, int]:
 def show_runtime(runtime: RuntimeChoice) -> str:
     """The runtime in words, for a sentence about its overhead."""
     return "Python and torch" if runtime == PYTORCH else "the runtime" if isinstance(runtime, int) else runtime
+
+
+def runtime_range(device: Device, runtime: RuntimeChoice) -> RuntimeRange | Maybe:
+    """What the overhead of the runtime on this device rests on; UNSET for one without a source."""
+    fact = device.facts.get("runtime_overhead_bytes")
+    if fact is None:
+        return UNSET
+    low, high = int(fact.low), int(fact.high)
+    return RuntimeRange(
+        name=str(runtime), low_bytes=low, high_bytes=high, confidence=fact.confidence, source=fact.source.title
+    )
+
+
+def show_overhead(overhead: int, runtime: RuntimeRange | Maybe) -> str:
+    """What a runtime takes, with its range: ``360 MiB of Python and torch (211 MiB to 420 MiB, estimated)``."""
+    if runtime is UNSET:
+        return f"{units.show_bytes(overhead)} of the runtime"
+    ends = " to ".join(map(units.show_bytes, (runtime.low_bytes, runtime.high_bytes)))
+    return f"{units.show_bytes(overhead)} of {show_runtime(runtime.name)} ({ends}, {runtime.confidence})"
 
 
 def _overhead(runtime: RuntimeChoice) -> int:

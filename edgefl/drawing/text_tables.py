@@ -21,7 +21,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.errors import visible
-from edgefl.records.record import Maybe
+from edgefl.records.record import Maybe, Record
 from edgefl.records.rounds import METRICS
 
 WIDTH, MOST_WIDTH = 100, 120
@@ -246,6 +246,29 @@ def csv_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None
     """Flat rows as CSV, empty where a row lacks a column; by default columns are in the order of their first rows."""
     names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
     return csv_lines([names, *([row.get(name, "") for name in names] for row in rows)])
+
+
+def flat(row: Record) -> dict[str, object]:
+    """The row with nested fields joined by a dot: ``memory_bytes.activations``."""
+    fields: dict[str, object] = {}
+    for name, value in row.to_data().items():
+        if isinstance(value, Mapping):
+            fields |= {f"{name}.{part}": item for part, item in value.items()}
+        else:
+            fields[name] = value
+    return fields
+
+
+def records_csv(parts: Mapping[str, Sequence[Record]], label: str) -> str:
+    """The records of each part as CSV, a line each; the column ``label`` has the part's name, unless it is empty.
+
+    Fields that a record doesn't have (such as payloads of another method) are empty.
+    """
+    rows = [({label: name} if label else {}) | flat(row) for name, part in parts.items() for row in part]
+    # parts of one quantity are adjacent columns, even if only a later row has some of them
+    order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return csv_text(rows, sorted(names, key=lambda name: order.index(name.partition(".")[0])))
 
 
 def csv_lines(lines: Iterable[Sequence[object]]) -> str:

@@ -13,6 +13,7 @@ from edgefl import units
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import DeviceError
+from edgefl.records.answer import RoundVerdict
 
 OWNER, DEVICE = "owner", "device"
 """Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
@@ -63,6 +64,21 @@ class Verdict:
         if key == "memory" and self.memory_limit == DEVICE:
             return " of the device"
         return " left for all rounds" if key == "joules" and self.joules_limit == JOB else ""
+
+
+def round_verdict(verdict: Verdict) -> RoundVerdict:
+    """Seconds, joules and the verdict with its binding budget."""
+    binding = verdict.binding
+    return RoundVerdict(
+        virtual_seconds=verdict.costs["seconds"],
+        energy_joules=verdict.costs["joules"],
+        eligible=verdict.eligible,
+        binding=binding,
+        memory_limit=verdict.memory_limit,
+        margin=None if binding is None else verdict.margins[binding],
+        budget=None if binding is None else verdict.budgets[binding],
+        reason=verdict.reason,
+    )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from edgefl.planning.eligibility import DEVICE, OWNER, Verdicts, gate
 from edgefl.planning.offers import Priced, Prices, choose
 from edgefl.planning.planner import Demand, Planner
 from edgefl.planning.setup import Setup
+from edgefl.records.answer import AtHardest
+from edgefl.records.record import UNSET
 from edgefl.schedules import Stage
 
 LEFT_OUT = -1
@@ -217,3 +219,16 @@ def stage_of_works(workload: Workload) -> dict[int, int]:
         for work in np.unique(works)
         if work != LEFT_OUT
     }
+
+
+def at_hardest(setup: Setup, demand: Demand, stage: int) -> AtHardest:
+    """What a work costs on any device."""
+    return AtHardest(
+        stage=stage,
+        part=setup.schedule.offered[stage - 1].label or UNSET,
+        batch=next((p.batch for p in demand.form.passes if p.train), None),
+        peak_memory_bytes=demand.compute.peak_memory_bytes,
+        flops=demand.compute.forward_flops + demand.compute.backward_flops,
+        download_bytes=demand.traffic.download_bytes,
+        upload_bytes=demand.traffic.upload_bytes,
+    )

@@ -1,62 +1,12 @@
-"""The answers of ``profile --clients``, ``devices`` and ``calibrate``: clients of a fleet, devices, links, fleets."""
+"""The answers of ``devices`` and ``calibrate``: devices, links, fleets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import Answer, AtHardest, BudgetedRound, OfKind, Refused, RoundVerdict, Turns
+from edgefl.records.answer import Answer, AtHardest, OfKind, RoundVerdict, Turns
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
-
-
-class Numbered(Record):
-    """A client."""
-
-    client: int
-    """Number of the client, from 0"""
-
-
-class FleetClient(OfKind, Numbered):
-    """A client of the fleet; it has its variant where the method has variants."""
-
-    samples: Samples
-    """Its private samples"""
-    device: str
-    """Its device"""
-    link: str
-    """Its link"""
-
-
-class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient, maybe=(AtHardest, BudgetedRound)):
-    """Costs of a client that holds all frozen parameters, without jitter; one that the method leaves out has none."""
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether the method leaves the client out, which then costs nothing."""
-        return self.binding is None and not self.eligible
-
-
-class ClientRows(Record):
-    """The clients of one scenario or combination."""
-
-    rows: Sequence[ClientRow]
-    """A client"""
-
-
-class FleetClients(ClientRows, Answer):
-    """A row for each client of the fleet, at the stage that is hardest for it (`edgefl.profile_clients`)."""
-
-    scenario: str
-    """Name of the scenario"""
-    combinations: Annotated[Mapping[str, ClientRows], Keys("LABEL")] | Maybe = UNSET
-    """If the scenario compares: `rows` of each combination"""
-    refused: Refused | Maybe = UNSET
-    """Why a combination can't be run; absent if all can"""
-
-    @property
-    def parts(self) -> Mapping[str, ClientRows]:
-        """The clients of each combination by its label, or by the scenario's name those of one that has none."""
-        return self.combinations or {self.scenario: self}
 
 
 class Named(Record):

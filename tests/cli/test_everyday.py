@@ -53,7 +53,7 @@ def test_a_missing_option_is_told_with_what_it_is() -> None:
     for words, said in (
         (("fit", "quickstart"), "Missing option '--device'. Device that should take part: a library name"),
         (("explain", "runs/x"), "Missing option '--round'. The round, from 1."),
-        (("profile",), "Missing argument 'SCENARIO...'. A scenario file or the name of a shipped one"),
+        (("profile",), "Missing argument 'SCENARIO'. A scenario file, or the name of a shipped one"),
     ):
         code, _, told = answer(*words)
         assert code == 2
@@ -112,10 +112,9 @@ def study(tiny: Callable[..., dict[str, Any]], layerwise_run: Any, tmp_path_fact
     }  # fmt: skip
     (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
     shutil.copytree(layerwise_run.path, folder / "runs" / "mine")
-    code, out, _ = answer("profile", str(folder / "mine.yaml"), "--json")
+    code, out, _ = answer("profile", str(folder / "mine.yaml"), "--as", "json")
     assert code == 0
-    for name in ("old.json", "new.json"):
-        (folder / name).write_text(out)
+    (folder / "old.json").write_text(out)
     return folder
 
 
@@ -202,7 +201,7 @@ MISTAKES = (
     "run quickstart --set training",
     "validate nofile.yaml",
     "validate quickstart --set foo.bar=1 --set training.lr=2",
-    "profile nofile.yaml --csv",
+    "profile nofile.yaml --as csv",
     "sweep quickstart --vary",
     "fit nofile.yaml --device phone-mid",
     "devices check nofile.yaml",

@@ -196,7 +196,7 @@ def test_an_edited_step_is_predicted_anew(
     (folder / "edited.py").write_text(text)
     for file, grows in (("mine.py", True), ("mine.py", False), ("edited.py", True), ("edited.py", False)):
         before = costs()
-        assert call("profile", "mine.yaml", "--plugin", file, "--json")[0] == 0
+        assert call("profile", "mine.yaml", "--plugin", file, "--as", "json")[0] == 0
         assert (costs() > before) is grows
 
 

@@ -12,8 +12,8 @@ import pytest
 import edgefl
 from edgefl.cells.pricing import Pricing, beside
 from edgefl.commands.fit.command import Unfinished
-from edgefl.commands.profile.subjects import works_of
 from edgefl.plain_data import to_data
+from edgefl.planning.subjects import works_of
 from edgefl.scenario import load
 from edgefl.setup.compose import planner_of
 

@@ -106,7 +106,7 @@ def test_a_scenario_without_power_has_none_in_its_records(six: Callable[..., Any
 @pytest.mark.slow(smaller="test_a_mixture_is_judged_shown_and_fitted")
 def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     rows = edgefl.sweep(six({}), ["fleet.budgets.power=1W,7.5W,1kW"])["rows"]
-    clients = edgefl.profile_clients(six({"power": "7.5 W"}))["rows"]
+    clients = edgefl.profile(six({"power": "7.5 W"}), clients=True)["clients"]
     few = [client for client in clients if watts_by_hand(client["device"], client["link"]) <= 7.5]
     assert [row["eligible_share"] for row in rows] == [0, len(few) / 6, 1]
     assert [row["refused_by"] for row in rows] == [{"power": 6}, {"power": 6 - len(few)}, {}]
@@ -139,7 +139,7 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
     assert words.startswith(
         "memory (1 KiB 50 %, 50% of device 50 %), bytes per round (954 MiB to 1.86 GiB 2, unlimited 4)"
     )
-    assert {c.client for c in edgefl.profile_clients(scenario).rows if not c.eligible} == small
+    assert {c.client for c in edgefl.profile(scenario, clients=True).clients if not c.eligible} == small
     axis = "fleet.budgets.memory={1 KiB: 50%, unlimited: 50%},{2 KiB: 50%, unlimited: 50%},{1 KiB: 5, unlimited: 1}"
     assert [row.refused_by for row in edgefl.sweep(scenario, [axis]).rows] == [{"memory": n} for n in (3, 3, 5)]
     allowed = edgefl.fit(scenario, device=NAMES[0], first=1, most=1).budgets
@@ -148,7 +148,7 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
     )
     assert allowed["bytes"] == BudgetLimit(allowed=1e9, source="fleet.budgets.bytes_per_round (2 of the clients)")
     with pytest.raises(DeviceError, match=r"fleet.budgets.memory: the counts \(1024: 5, unlimited: 2\) add up to 7"):
-        edgefl.profile_clients(six({"memory": {"1 KiB": 5, "unlimited": 2}}))
+        edgefl.profile(six({"memory": {"1 KiB": 5, "unlimited": 2}}), clients=True)
     with pytest.raises(ScenarioError, match="fleet.budgets.memory: the shares add up to 90 %, not to 100 %"):
         load(six({"memory": {"1 KiB": "50%", "unlimited": "40%"}}))
 
@@ -168,7 +168,7 @@ class Charge(Budget):
 
 def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_path: Path) -> None:
     edgefl.register("budget", "charge")(Charge)
-    free = edgefl.profile_clients(six({}))["rows"]
+    free = edgefl.profile(six({}), clients=True)["clients"]
     held = {name: load_device(name).battery_joules or np.inf for name in NAMES}
     takes = {row["client"]: row["energy_joules"] / held[row["device"]] for row in free}
     largest = sorted(takes.values())[-1]
@@ -184,11 +184,11 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
             words = f"charge of {units.show_share(share)} where {units.show_share(limit)} is allowed"
             assert verdict["reason"] == f"not eligible: needs {words}"
     refused = [client for client, share in takes.items() if share > limit]
-    assert [c["client"] for c in edgefl.profile_clients(scenario)["rows"] if not c["eligible"]] == refused
+    assert [c["client"] for c in edgefl.profile(scenario, clients=True)["clients"] if not c["eligible"]] == refused
     row = edgefl.sweep(six({}), [f"fleet.budgets.charge={limit}"])["rows"][0]
     assert row["refused_by"] == {"charge": len(refused)}
     assert "charge" in json_schema()["$defs"]["fleet.BudgetOptions"]["properties"]
-    mixed = edgefl.profile_clients(six({"charge": {"1e-9": 4, "unlimited": 2}}))["rows"]
+    mixed = edgefl.profile(six({"charge": {"1e-9": 4, "unlimited": 2}}), clients=True)["clients"]
     assert 0 < sum(client["binding"] == "charge" for client in mixed if not client["eligible"]) <= 4
     found = edgefl.fit(scenario, device="phone-mid", link="wifi-5", first=1, most=3)
     assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
@@ -212,7 +212,7 @@ def test_what_a_budget_of_ones_own_gets_wrong_is_named(six: Callable[..., Any]) 
         wrong = type("Wrong", (Charge,), {"round_amounts": lambda self, price, taken=taken: taken})
         edgefl.register("budget", name)(wrong)
         with pytest.raises(error, match=message):
-            edgefl.profile_clients(six({name: "50%"}))
+            edgefl.profile(six({name: "50%"}), clients=True)
     with pytest.raises(ScenarioError, match=r"fleet.budgets.charg: unknown key 'charg'; allowed: "):
         load(six({"charg": "50%"}))
     with pytest.raises(ScenarioError, match="fleet.budgets.power: 'much' is not a number of watts"):

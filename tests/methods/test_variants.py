@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import shutil
@@ -22,7 +21,7 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import seeds
-from edgefl.commands.profile.against import cost_diff
+from edgefl.commands.profile.against import with_difference
 from edgefl.commands.run.verify import verify
 from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError, ScenarioError
@@ -217,14 +216,14 @@ def test_slow_devices_train_fewer_epochs_and_are_priced_for_them(tiny: Tiny, tmp
 
 def test_a_budget_binds_the_variant_that_exceeds_it(tiny: Tiny) -> None:
     given = scenario(tiny, "epochs-by-device")
-    rows = edgefl.profile_clients(given)["rows"]
+    rows = edgefl.profile(given, clients=True)["clients"]
     assert {(row["device"], row["variant"]) for row in rows} == {(SLOW, "slow"), (FAST, "fast")}
     of = {row["variant"]: row["flops"] for row in rows}
     assert of["slow"] < of["fast"]
     between = (of["slow"] + of["fast"]) / 2
     budgets = {"budgets": {"flops_per_round": f"{between / 1e6} MFLOP"}}
     given = scenario(tiny, "epochs-by-device", fleet={"devices": {SLOW: "50%", FAST: "50%"}, **budgets})
-    assert {row["variant"]: row["eligible"] for row in edgefl.profile_clients(given)["rows"]} == {
+    assert {row["variant"]: row["eligible"] for row in edgefl.profile(given, clients=True)["clients"]} == {
         "slow": True, "fast": False,
     }  # fmt: skip
     game, played = Games(tiny), compose(load(given))
@@ -411,7 +410,7 @@ def test_a_work_that_takes_no_variant_and_a_variant_that_cannot_be_a_key_are_ref
         compose(load(scenario(tiny, "listed")))
 
 
-def test_a_profile_has_a_row_for_each_variant_that_costs_something_else(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_profile_has_a_row_for_each_variant_that_costs_something_else(tiny: Tiny) -> None:
     by_device = edgefl.profile(scenario(tiny, "epochs-by-device"))
     rows = {row["variant"]: row for row in by_device["rows"]}
     assert rows.keys() == {"slow", "fast"} == {total["variant"] for total in by_device["totals"]}
@@ -424,8 +423,7 @@ def test_a_profile_has_a_row_for_each_variant_that_costs_something_else(tiny: Ti
         assert total["forward_flops"] == 2 * rows[total["variant"]]["forward_flops"]
     for method in ("two-clusters", "my-fedamp"):  # variants of equal costs
         assert ["variant" in row for row in edgefl.profile(scenario(tiny, method))["rows"]] == [False]
-    (tmp_path / "old.json").write_text(json.dumps(by_device.to_data()))
-    assert cost_diff(tmp_path / "old.json", tmp_path / "old.json")["changed"] == []
+    assert with_difference(by_device, by_device, 0.0).against.changed == []
 
 
 def test_clients_are_scored_with_their_variants_model(tiny: Tiny, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], s
     with page.expect_download() as download:
         page.locator("[data-part=csv]").click()
     rows = list(csv.DictReader(Path(download.value.path()).read_text(encoding="utf-8").splitlines()))
-    wanted = edgefl.profile_clients(scenario, ["fleet.budgets.memory=700000 B"]).rows
+    wanted = edgefl.profile(scenario, ["fleet.budgets.memory=700000 B"], clients=True).clients
     assert [row["eligible"] for row in rows] == [str(each.eligible).lower() for each in wanted]
     assert {row["eligible"] for row in rows} == {"true", "false"}
     for row, each in zip(rows, wanted, strict=True):

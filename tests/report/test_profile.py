@@ -18,14 +18,14 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.commands.profile.against_table import print_compared_profiles
 from edgefl.commands.profile.answer import Profile, ProfileRow
 from edgefl.commands.profile.chart import stages_chart
-from edgefl.commands.profile.compare_profiles import compare_profiles
-from edgefl.commands.profile.table import flat, print_profile, profile_csv
-from edgefl.commands.profile.timeline import memory_timeline
+from edgefl.commands.profile.rounds_table import print_profile
+from edgefl.commands.profile.table import profile_csv
+from edgefl.commands.profile.timeline_chart import memory_timeline
 from edgefl.drawing.figures import check_figure, draw_figure
-from edgefl.errors import RunError, ScenarioError
+from edgefl.drawing.text_tables import flat
+from edgefl.errors import RunError
 from edgefl.records.record import Record
 from edgefl.work import PARTS, LiveMoment, Timeline
 
@@ -73,8 +73,7 @@ def test_csv_comes_back_as_it_was(found: Profile) -> None:
     # fields of one quantity stand side by side
     order = [name.partition(".")[0] for name in table.columns]
     assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
-    alone = found["combinations"]["layerwise"]
-    assert "combination" not in profile_csv(alone).partition("\n")[0]
+    assert "combination" not in profile_csv(six(found.rows)).partition("\n")[0]
 
 
 def test_what_a_row_lacks_is_left_empty(found: Profile) -> None:
@@ -122,28 +121,6 @@ def test_six_stages_of_three_kinds_take_26_lines_and_what_stands_out_is_told(fou
     many = [replace(each, stage=each.stage + more) for more in (0, 6) for each in rows]
     lines = shown(print_profile, replace(six(many), totals=found.totals)).splitlines()
     assert len(lines) <= 26 and sum("of 12" in line for line in lines) == 3
-
-
-def test_ratios_are_to_the_first(scenario: dict[str, Any], found: Profile) -> None:
-    compared = compare_profiles([scenario])
-    assert compared["reference"] == "end-to-end" and list(compared["profiles"]) == ["end-to-end", "layerwise"]
-    first, _, third, _ = compared["rows"]
-    assert set(first["ratios"].values()) == {1.0}
-    whole, staged = (found["combinations"][label]["totals"][0] for label in ("end-to-end", "layerwise"))
-    assert third["ratios"]["peak_memory_bytes"] == staged["peak_memory_bytes"] / whole["peak_memory_bytes"] < 1
-    assert third["ratios"]["traffic_bytes"] == staged["traffic_bytes"] / whole["traffic_bytes"]
-    text = shown(print_compared_profiles, compared)
-    assert f"({third['ratios']['peak_memory_bytes']:.2f})" in text and "ratio to end-to-end" in text
-    json.dumps(compared.to_data())
-    assert "scenario," in profile_csv(compared)
-
-
-def test_scenarios_of_one_name_are_told_apart_and_one_alone_is_not_compared(scenario: dict[str, Any]) -> None:
-    plain = {key: value for key, value in scenario.items() if key != "compare"}
-    compared = compare_profiles([plain, {**plain, "training": {"batch": 4}}], kind="image")
-    assert list(compared["profiles"]) == ["tiny", "tiny (2)"]
-    with pytest.raises(ScenarioError, match="two scenarios or more"):
-        compare_profiles([plain], kind="image")
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

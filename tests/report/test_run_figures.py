@@ -22,7 +22,7 @@ from scipy import stats
 
 import edgefl
 from edgefl import units
-from edgefl.commands.profile.timeline import memory_timeline
+from edgefl.commands.profile.timeline_chart import memory_timeline
 from edgefl.commands.sweep.chart import sweep_chart
 from edgefl.commands.sweep.devices_chart import devices_that_fit
 from edgefl.console import main

@@ -26,7 +26,7 @@ from edgefl.commands.devices.table import print_devices
 from edgefl.commands.fit.table import print_fit
 from edgefl.commands.parts.schema_parts import kind_names, only, parts_of
 from edgefl.commands.parts.table import print_parts
-from edgefl.commands.profile.table import print_profile
+from edgefl.commands.profile.rounds_table import print_profile
 from edgefl.commands.sweep.answer import CellRow, Sweep
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.devices.browsing import browse, describe

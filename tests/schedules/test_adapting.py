@@ -15,7 +15,7 @@ from rich.console import Console
 import edgefl
 from edgefl import registry
 from edgefl.commands.fit.table import print_fit
-from edgefl.commands.profile.table import print_profile
+from edgefl.commands.profile.rounds_table import print_profile
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS

@@ -217,6 +217,6 @@ def test_wrong_values_are_refused(scenario: dict[str, Any], fleet: dict[str, Any
 
 def test_a_profile_of_clients_compares_the_whole_total(scenario: dict[str, Any]) -> None:
     scenario["fleet"]["budgets"] = {"energy_total": "1 mJ"}
-    rows = edgefl.profile_clients(scenario)["rows"]
+    rows = edgefl.profile(scenario, clients=True)["clients"]
     assert not any(row["eligible"] for row in rows)
     assert all(row["reason"].endswith("where 1 mJ is left for all rounds") for row in rows), rows[0]["reason"]

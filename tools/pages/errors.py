@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from edgefl import errors
-from edgefl.commands.profile import against as cost_diff
+from edgefl.commands.profile import against
 from edgefl.console.stopping import SIGNALS, StopSignal, exit_code
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
@@ -26,8 +26,7 @@ EXIT_CODES = {
     "explain": ("the round is explained", "", ""),
     "trace": ("the file is written", "", ""),
     "export": ("tables, logs or towers are written", "", "the folder may be incomplete; the same command renews it"),
-    "profile": ("the profile was made", "", ""),
-    "cost-diff": ("no cost grew by more than `--fail-above`", "a cost grew by more than `--fail-above`", ""),
+    "profile": ("the profile is printed", "with `--against`, a cost grew by more than `--fail-above`", ""),
     "sweep": (
         "every cell has its row",
         "with `--train`, a work failed while it ran",
@@ -71,8 +70,8 @@ CODES = {
     0: "The command did what was asked",
     1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
     "stdout closed it, and after an unexpected exception (with a traceback)",
-    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, two profiles that "
-    "`cost-diff` can't compare, or a full disk, also the one that stdout goes to",
+    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, a profile that "
+    "`--against` can't compare, or a full disk, also the one that stdout goes to",
     **{
         exit_code(StopSignal(number)): meaning
         for number, meaning in {
@@ -98,7 +97,7 @@ ATTRIBUTES = [
     ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "What was looked up, the unknown name, the known names, "
      "sorted, and what the name is instead (\"\" if that isn't known)"),
     ("`UnknownNames`", "`errors`", "The errors, one for each name"),
-    ("`RowsDiffer`", "`found`", "The comparison of the rows that both profiles have, as `cost-diff --json` prints"),
+    ("`RowsDiffer`", "`answer`", "The profile; its `against` compares the rows that both profiles have"),
 ]  # fmt: skip
 """Attributes of errors besides their message."""
 
@@ -141,7 +140,7 @@ def errors_page() -> str:
     )
 
 
-ERROR_MODULES = (errors, cost_diff, problems)
+ERROR_MODULES = (errors, against, problems)
 """The modules that define errors."""
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from edgefl.commands.profile.answer import Profile, ProfileRow, Tables
 from edgefl.commands.profile.command import profile
-from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.cost.caching_allocator import CachingAllocator
 from edgefl.cost.predict import storage_events, timeline
 from edgefl.planning.planner import Planner
+from edgefl.planning.subjects import largest, shown_round
 from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import load
 from edgefl.setup.compose import compose, planner_of

@@ -24,14 +24,13 @@ from edgefl.commands.fit.answer import (
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import FitSearch, worst
-from edgefl.commands.profile.command import runtime_range
-from edgefl.commands.profile.subjects import largest
 from edgefl.devices import (
     Device,
     available_memory_bytes,
     free_memory_range,
     load_device,
     load_link,
+    runtime_range,
     show_runtime,
     with_runtime,
 )
@@ -39,6 +38,7 @@ from edgefl.devices.budgets import BUDGETS, budget_named, field_of
 from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import DEVICE, OWNER, Verdict, memory_limit
+from edgefl.planning.subjects import largest
 from edgefl.records.record import UNSET, Maybe
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario

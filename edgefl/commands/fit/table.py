@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.commands.fit.answer import Fit, FitCandidate, KindFit, ScenarioChange, StageFit, Tightest
-from edgefl.commands.profile.table import overhead_words
+from edgefl.devices import show_overhead
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_at_most, print_section, screen
 from edgefl.records.record import UNSET
@@ -42,7 +42,7 @@ def _free_memory(result: Fit) -> str:
     if result.budgets["memory"].limit != "device":
         return ""
     least, most = (units.show_bytes(end or 0) for end in ends)
-    taken = overhead_words(overhead, result.runtime)
+    taken = show_overhead(overhead, result.runtime)
     if least == most:
         return taken
     return (

@@ -1,1 +1,1 @@
-"""``edgefl profile``, ``--measure``, ``--clients``, ``--compare``, and ``edgefl devices check``: costs of clients."""
+"""``edgefl profile``: what a client's round costs, who of a fleet can pay it, and what has changed since."""

@@ -1,11 +1,21 @@
-"""The answers of ``edgefl profile`` and ``cost-diff``: what clients and the server cost, predicted and measured."""
+"""The answer of ``edgefl profile``: what clients and the server cost, predicted and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import Answer, OfKind, OfScenario, OfStage, Refused, RuntimeRange
+from edgefl.records.answer import (
+    AtHardest,
+    BudgetedRound,
+    OfKind,
+    OfScenario,
+    OfStage,
+    Refused,
+    RoundVerdict,
+    RuntimeRange,
+    Turns,
+)
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -236,6 +246,33 @@ class ClientEvaluationRow(OnDevice, Spent, FlopsColumns, Peaks, OfStage):
     """Time of the computation"""
 
 
+class Numbered(Record):
+    """A client."""
+
+    client: int
+    """Number of the client, from 0"""
+
+
+class FleetClient(OfKind, Numbered):
+    """A client of the fleet; it has its variant where the method has variants."""
+
+    samples: Samples
+    """Its private samples"""
+    device: str
+    """Its device"""
+    link: str
+    """Its link"""
+
+
+class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient, maybe=(AtHardest, BudgetedRound)):
+    """Costs of a client that holds all frozen parameters, without jitter; one that the method leaves out has none."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the method leaves the client out, which then costs nothing."""
+        return self.binding is None and not self.eligible
+
+
 class Tables(Record):
     """The lists of a profile, of one scenario or one combination."""
 
@@ -251,6 +288,8 @@ class Tables(Record):
     """An evaluation; empty with `kind`"""
     client_evaluation_rows: Sequence[ClientEvaluationRow]
     """A client's evaluation on its own held-out samples; empty without `evaluation.clients`"""
+    clients: Sequence[ClientRow] | Maybe = UNSET
+    """With `--clients`: each client of the fleet, at the stage that is hardest for it"""
 
 
 class PeakMoment(OfKind):
@@ -375,74 +414,6 @@ class CountedRow(OfStage):
     """Parts that differ by more than 0.5 %, with the operators that fvcore saw"""
 
 
-class Profile(Tables, OfScenario):
-    """What a scenario costs, predicted without training.
-
-    [Costs](../explanation/costs.md#what-a-profile-adds-up) says what each list adds up.
-    """
-
-    combinations: Annotated[Mapping[str, Tables], Keys("LABEL")] | Maybe = UNSET
-    """If the scenario compares: the lists of each combination"""
-    refused: Refused | Maybe = UNSET
-    """Why a combination can't be run; absent if all can"""
-    timeline: PeakMoment | Maybe = UNSET
-    """With `timeline`: the moment of the peak"""
-    measured: Measurements | Maybe = UNSET
-    """With `--measure`: prediction and measurement"""
-    fvcore: Sequence[CountedRow] | Maybe = UNSET
-    """With `--fvcore`: forward MACs counted twice"""
-
-    @property
-    def parts(self) -> Mapping[str, Tables]:
-        """The lists of each combination by its label, or by the scenario's name those of a scenario that has none."""
-        return self.combinations or {self.scenario: self}
-
-    def _repr_html_(self) -> str:
-        from edgefl.commands.notebook import profile_page
-
-        return profile_page(self)
-
-
-# --- profile --compare and cost-diff ---------------------------------------------------------------------------------
-
-
-class ProfileComparison(Spent):
-    """The figures of a profile that are compared."""
-
-    peak_memory_bytes: int
-    """Peak of live tensors and kernels' scratch"""
-    fvcore_macs_per_sample: float
-    """One sample, over all rounds or in one round of the stage"""
-    flops: float
-    """Forward and backward"""
-    traffic_bytes: float
-    """Tensors, both ways"""
-
-
-class ProfileComparisonRow(ProfileComparison, OfKind):
-    """A scenario or combination, and a kind."""
-
-    label: str
-    """Label of the scenario or combination"""
-    ratios: Annotated[Mapping[str, float | None], Keys("FIGURE")]
-    """Each of the six figures divided by the reference's; `null` where the reference has none"""
-
-
-class ComparedProfiles(Answer):
-    """Several scenarios or combinations beside each other: `edgefl profile --compare`."""
-
-    reference: str
-    """Label of the first column"""
-    stage: int | None
-    """The stage that was asked for, or `null` for the whole schedule"""
-    rows: Sequence[ProfileComparisonRow]
-    """By label and kind"""
-    profiles: Annotated[Mapping[str, Tables], Keys("LABEL")]
-    """The lists of each profile"""
-    refused: Refused | Maybe = UNSET
-    """Why a combination can't be run; absent if all can"""
-
-
 class ChangedFigure(Record):
     """A figure that differs between two profiles."""
 
@@ -460,8 +431,8 @@ class ChangedFigure(Record):
     """Whether that is more than `fail_above`"""
 
 
-class CostDifference(Answer):
-    """Which figures differ between two profiles."""
+class CostDifference(Record):
+    """Which figures differ from those of an earlier profile."""
 
     fail_above: Share
     """The growth that is allowed"""
@@ -472,8 +443,41 @@ class CostDifference(Answer):
     removed: Sequence[str]
     """Rows that only the old profile has"""
     added: Sequence[str]
-    """Rows that only the new profile has"""
-    lost: Sequence[str]
-    """Figures of a row that only the old profile has; then the exit code is 2"""
+    """Rows that only the new profile has; with some of either the exit code is 2"""
     grew: bool
     """Whether any figure grew; then the exit code is 1"""
+
+
+class Profile(Tables, OfScenario):
+    """What a scenario costs, predicted without training.
+
+    [Costs](../explanation/costs.md#what-a-profile-adds-up) says what each list adds up.
+    """
+
+    combinations: Annotated[Mapping[str, Tables], Keys("LABEL")] | Maybe = UNSET
+    """If the scenario compares: the lists of each combination"""
+    refused: Refused | Maybe = UNSET
+    """Why a combination can't be run; absent if all can"""
+    timeline: PeakMoment | Maybe = UNSET
+    """With `timeline`: the moment of the peak"""
+    measured: Measurements | Maybe = UNSET
+    """With `--measure`: prediction and measurement"""
+    fvcore: Sequence[CountedRow] | Maybe = UNSET
+    """With `--fvcore`: forward MACs counted twice"""
+    against: CostDifference | Maybe = UNSET
+    """With `--against`: what differs from an earlier profile"""
+
+    @property
+    def parts(self) -> Mapping[str, Tables]:
+        """The lists of each combination by its label, or by the scenario's name those of a scenario that has none."""
+        return self.combinations or {self.scenario: self}
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a cost grew by more than `--fail-above`."""
+        return int(self.against is not UNSET and self.against.grew)
+
+    def _repr_html_(self) -> str:
+        from edgefl.commands.profile.page import profile_page
+
+        return profile_page(self)

@@ -9,36 +9,34 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.commands.profile.table import print_refused
-from edgefl.devices.budgets import budget_named
+from edgefl.commands.profile.answer import ClientRow, Profile
+from edgefl.commands.profile.rounds_table import print_refused
+from edgefl.devices.budgets import show_binding
 from edgefl.drawing.text_tables import NOTHING, format_counts, new_table, print_table, screen
 from edgefl.records.answer import RoundVerdict
-from edgefl.records.devices import ClientRow, FleetClients
 
 MOST_CLIENTS = 40
 """Clients that are listed without ``full``: a screen of them."""
-MOST_USED = 10.0
-"""A round that takes this much of a budget or more is told by what the budget lacks: 3,000 % says less than 2 GiB."""
 
 
-def print_clients(result: FleetClients, console: Console | None = None, *, full: bool = False) -> None:
-    """Print the result of ``edgefl.profile_clients``: a row for each client, without ``full`` up to MOST_CLIENTS."""
+def print_clients(result: Profile, console: Console | None = None, *, full: bool = False) -> None:
+    """Print a profile's clients: a row for each, without ``full`` up to MOST_CLIENTS."""
     console = console or screen()
     for label, part in result.parts.items():
-        rows, most = part.rows, len(part.rows) if full else MOST_CLIENTS
+        rows = part.clients or ()
+        most = len(rows) if full else MOST_CLIENTS
         console.print(Text(f"{label}: {_summary(rows)}", style="bold"))
         for kind in dict.fromkeys(row.kind for row in rows[:most]):
             _print_kind(console, kind, [row for row in rows[:most] if row.kind == kind])
         if len(rows) > most:
-            console.print(Text(f"and {len(rows) - most:,} more clients: --full, --csv or --json lists them"))
+            console.print(Text(f"and {len(rows) - most:,} more clients: --full, --as csv or --as json lists them"))
         console.print()
     print_refused(console, result.refused)
     console.print(Text("verdict: the budget that binds, and how much of it the round takes" + _device_note(result)))
 
 
-def _device_note(result: FleetClients) -> str:
-    parts = [result, *(result.combinations or {}).values()]
-    rows = (row for part in parts for row in part.rows)
+def _device_note(result: Profile) -> str:
+    rows = (row for part in (result, *result.parts.values()) for row in part.clients or ())
     of_device = any(row.memory_limit == "device" for row in rows)
     return "; device: the memory that the device has" if of_device else ""
 
@@ -89,14 +87,4 @@ def verdict(row: RoundVerdict) -> str:
     """The verdict in a few words: whether the client fits, and how much of its binding budget the round takes."""
     if row.binding is None:
         return "yes" if row.eligible else "left out"
-    return f"{'yes' if row.eligible else 'no'}, {tightest(row)}"
-
-
-def tightest(row: RoundVerdict) -> str:
-    """The binding budget, and how much of it the round takes or what it lacks: ``memory 36 %``."""
-    binding, margin = str(row.binding), row.margin or 0.0
-    word = "device" if binding == "memory" and row.memory_limit == "device" else binding
-    used = 1 - margin / row.budget if row.budget else MOST_USED
-    if used >= MOST_USED:
-        return f"{word} lacks {budget_named(binding).quantity.show(-margin)}"
-    return f"{word} {units.show_share(used)}"
+    return f"{'yes' if row.eligible else 'no'}, {show_binding(row)}"

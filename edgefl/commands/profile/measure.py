@@ -10,8 +10,6 @@ import torch
 
 from edgefl import units
 from edgefl.commands.profile.answer import CalibratedMachine, CountedRow, MeasuredRow, MeasuredStep, Measurements
-from edgefl.commands.profile.command import ProfileOptions, check_wanted
-from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.cost.fvcore_count import count_twice
 from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
@@ -19,6 +17,7 @@ from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning.planner import Planner
+from edgefl.planning.subjects import Subject, check_stage_and_kind, shown_round, subjects
 from edgefl.records.record import UNSET
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.schedules import Stage
@@ -127,7 +126,7 @@ def count(
 def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[Subject, Stage, Work, Source]]:
     """The work of each subject's client with the most samples at each stage."""
     setup = planner.setup
-    check_wanted(ProfileOptions(stage=stage, kind=kind), [setup])
+    check_stage_and_kind(stage, kind, [setup])
     stages = [offered for offered in setup.schedule.offered if stage in (None, offered.index)]
     shown = subjects(planner, [name for name in setup.clients.kinds if kind in (None, name)], stages)
     for offered in stages:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.commands.profile.answer import ByPart, CountedRow, MeasuredRow, Measurements
-from edgefl.commands.profile.table import print_by_part
+from edgefl.commands.profile.rounds_table import print_by_part
 from edgefl.drawing.text_tables import NOTHING, mib, new_table, or_dash, print_section, screen
 
 

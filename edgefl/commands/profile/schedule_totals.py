@@ -21,7 +21,6 @@ from edgefl.commands.profile.answer import (
     TotalsRow,
     TrafficColumns,
 )
-from edgefl.commands.profile.subjects import Subject
 from edgefl.cost.client_cost import ComputeCost, Traffic, traffic
 from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.predict import work_key
@@ -33,6 +32,7 @@ from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
+from edgefl.planning.subjects import Subject
 from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
 from edgefl.records.record import UNSET, copy_fields, types_of
 from edgefl.schedules import Stage, keeps

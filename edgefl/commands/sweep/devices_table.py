@@ -10,8 +10,8 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.commands.compare.table import plain_markdown
-from edgefl.commands.profile.clients_table import tightest
 from edgefl.devices import show_runtime
+from edgefl.devices.budgets import show_binding
 from edgefl.drawing.text_tables import NOTHING, new_table, print_table, screen
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 
@@ -161,7 +161,7 @@ def _matrix(result: DeviceChecks) -> list[tuple[str, list[str]]]:
 
 def _answer(row: DeviceCheckRow) -> str:
     """The answer, and the budget that binds: ``yes, memory 36 %``."""
-    return f"{_short(row) or 'yes'}, {tightest(row)}"
+    return f"{_short(row) or 'yes'}, {show_binding(row)}"
 
 
 def _short(row: DeviceCheckRow) -> str:
@@ -191,7 +191,7 @@ def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceChec
         table.add_row(
             name, units.show_bytes(worst.available_memory_bytes),
             *(_question(_short(mine[kind])) or _time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
-            f"{worst.kind}: {tightest(worst)}" if several else tightest(worst),
+            f"{worst.kind}: {show_binding(worst)}" if several else show_binding(worst),
         )  # fmt: skip
     print_table(console, table)
 

@@ -12,9 +12,6 @@ import numpy as np
 
 from edgefl.cells.cells import check_jobs
 from edgefl.cells.pricing import parallel_pricing
-from edgefl.commands.profile.command import ProfileOptions, check_wanted
-from edgefl.commands.profile.profile_clients import at_hardest, round_verdict
-from edgefl.commands.profile.subjects import Subject, subjects, works_of
 from edgefl.commands.sweep.devices_chart import devices_that_fit
 from edgefl.devices import (
     BudgetOptions,
@@ -30,9 +27,10 @@ from edgefl.devices import (
 from edgefl.devices.fleet import draw_budgets
 from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.errors import UnknownName, UnknownNames
-from edgefl.planning.eligibility import Verdict
+from edgefl.planning.eligibility import Verdict, round_verdict
 from edgefl.planning.planner import Demand, Planner
-from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
+from edgefl.planning.subjects import Subject, check_stage_and_kind, subjects, works_of
+from edgefl.planning.workload import LEFT_OUT, Workload, at_hardest, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.records.record import UNSET
 from edgefl.runs.progress import OnProgress, messages, silent
@@ -92,7 +90,7 @@ def check_devices(
     given_link = load_link(link) if link else None
     planner = planner_of(whole, on_progress)
     setup = planner.setup
-    check_wanted(ProfileOptions(stage=stage, kind=kind), [setup])
+    check_stage_and_kind(stage, kind, [setup])
     over = given_link or commonest_link(setup.fleet)
     library.sort(key=lambda device: (available_memory_bytes(device), device.name))
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]

@@ -8,7 +8,7 @@ from edgefl.commands.compare.answer import ComparedRuns
 from edgefl.commands.explain.answer import Explanation, Exported, TraceAnswer
 from edgefl.commands.fit.answer import Fit
 from edgefl.commands.parts.answer import Parts
-from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Profile
+from edgefl.commands.profile.answer import Profile
 from edgefl.commands.run.answer import RunAnswer
 from edgefl.commands.run.verified import Verified
 from edgefl.commands.sweep.answer import Sweep
@@ -17,7 +17,7 @@ from edgefl.commands.validate.answer import ValidScenario
 from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
 from edgefl.records.answer import Answer
 from edgefl.records.clients import FlightRecord, ScoredClient
-from edgefl.records.devices import Calibration, DeviceCheck, DeviceChecks, FleetClients, Library
+from edgefl.records.devices import Calibration, DeviceCheck, DeviceChecks, Library
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.record import Record
@@ -32,8 +32,7 @@ FILES: dict[str, type[Record]] = {
 """The record of each table and file of a run's folder."""
 
 ANSWERS: dict[str, type[Answer]] = {
-    "profile": Profile, "profile --clients": FleetClients, "profile --compare": ComparedProfiles,
-    "cost-diff": CostDifference, "devices check": DeviceCheck, "devices check A B": DeviceChecks,
+    "profile": Profile, "devices check": DeviceCheck, "devices check A B": DeviceChecks,
     "devices list": Library, "calibrate": Calibration, "parts": Parts,
     "compare": ComparedRuns, "sweep": Sweep, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
     "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "analyse --shard": ShardOfAnalysis,

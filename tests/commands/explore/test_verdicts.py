@@ -212,7 +212,8 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
                 assert stage[name] == same[name], (state, stage["stage"], name)
             for name in ("round_seconds", "energy_joules", "flops", "download_bytes", "upload_bytes"):
                 assert close(stage[name], same[name]), (state, stage["stage"], name)
-        for client, same in zip(told["clients"], edgefl.profile_clients(scenario, told["changes"]).rows, strict=True):
+        each = edgefl.profile(scenario, told["changes"], clients=True).clients
+        for client, same in zip(told["clients"], each, strict=True):
             assert client["eligible"] == same.eligible and client["binding"] == same.binding, (state, same.client)
             assert (client["turns"], client["able"]) == (same.stages, same.eligible_stages), (state, same.client)
             assert client["memory_limit"] == same.memory_limit, (state, same.client)

@@ -16,13 +16,14 @@ from PIL import Image
 from rich.console import Console
 
 import edgefl
+from edgefl.commands.profile.answer import Profile
 from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.table import profile_csv
 from edgefl.commands.sweep.devices_table import print_device_check
 from edgefl.console import main
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
-from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.devices import DeviceCheck
 from edgefl.records.record import UNSET, Record
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
@@ -47,8 +48,8 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def clients(scenario: dict[str, Any]) -> FleetClients:
-    return edgefl.profile_clients(scenario)
+def clients(scenario: dict[str, Any]) -> Profile:
+    return edgefl.profile(scenario, clients=True)
 
 
 def shown(show: Callable[..., None], facts: Record, **options: Any) -> str:
@@ -58,12 +59,12 @@ def shown(show: Callable[..., None], facts: Record, **options: Any) -> str:
     return file.getvalue()
 
 
-def test_a_clients_row_is_its_verdict_in_a_run(scenario: dict[str, Any], clients: FleetClients, tmp_path: Path) -> None:
+def test_a_clients_row_is_its_verdict_in_a_run(scenario: dict[str, Any], clients: Profile, tmp_path: Path) -> None:
     run = edgefl.run(scenario, out=tmp_path / "run")
     fleet = compose(load(scenario), trains=False).fleet
-    assert [row["client"] for row in clients["rows"]] == list(range(10))
-    assert {row["eligible"] for row in clients["rows"]} == {True, False}
-    for row in clients["rows"]:
+    assert [row["client"] for row in clients["clients"]] == list(range(10))
+    assert {row["eligible"] for row in clients["clients"]} == {True, False}
+    for row in clients["clients"]:
         verdicts = {v["stage"]: v for v in run.records("eligibility") if v["client"] == row["client"]}
         assert row["eligible"] == all(v["eligible"] for v in verdicts.values())
         assert row["stages"] == len(verdicts) == 2
@@ -77,35 +78,35 @@ def test_a_clients_row_is_its_verdict_in_a_run(scenario: dict[str, Any], clients
         assert row["batch"] == 8 and row["budget"] == fleet.budgets["memory"][row["client"]]
 
 
-def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clients: FleetClients) -> None:
-    texts = edgefl.profile_clients(scenario, kind="text", stage=1)["rows"]
-    assert [row["client"] for row in texts] == [row["client"] for row in clients["rows"] if row["kind"] == "text"]
+def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clients: Profile) -> None:
+    texts = edgefl.profile(scenario, kind="text", stage=1, clients=True)["clients"]
+    assert [row["client"] for row in texts] == [row["client"] for row in clients["clients"] if row["kind"] == "text"]
     assert {(row["stage"], row["stages"]) for row in texts} == {(1, 1)}
     with pytest.raises(ScenarioError, match="there is no stage 3"):
-        edgefl.profile_clients(scenario, stage=3)
+        edgefl.profile(scenario, stage=3, clients=True)
     with pytest.raises(UnknownName, match="'imag'; did you mean 'image'"):
-        edgefl.profile_clients(scenario, kind="imag")
+        edgefl.profile(scenario, kind="imag", clients=True)
 
 
-def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: FleetClients) -> None:
-    found = edgefl.profile_clients({**scenario, "compare": {"training.batch": [8, 4]}}, kind="image")
-    assert [part["rows"][0]["batch"] for part in found["combinations"].values()] == [8, 4]
-    assert found["rows"] == [row for row in clients["rows"] if row["kind"] == "image"]
+def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: Profile) -> None:
+    found = edgefl.profile({**scenario, "compare": {"training.batch": [8, 4]}}, kind="image", clients=True)
+    assert [part["clients"][0]["batch"] for part in found["combinations"].values()] == [8, 4]
+    assert found["clients"] == [row for row in clients["clients"] if row["kind"] == "image"]
     text = shown(print_clients, found)
     assert "batch=4: " in text and "image clients: " in text
 
 
-def test_the_table_of_clients_counts_and_marks_them(clients: FleetClients) -> None:
+def test_the_table_of_clients_counts_and_marks_them(clients: Profile) -> None:
     text = shown(print_clients, clients)
-    refused = sum(not row["eligible"] for row in clients["rows"])
+    refused = sum(not row["eligible"] for row in clients["clients"])
     assert (
         f"tiny: {10 - refused} of 10 clients are eligible at their hardest stage, refused by memory {refused}" in text
     )
     assert text.count("no, memory ") == refused and text.count("yes, memory ") == 10 - refused
     assert "raspberry-pi-3b-plus" in text
     table = pd.read_csv(io.StringIO(profile_csv(clients)))
-    assert list(table["eligible"]) == [row["eligible"] for row in clients["rows"]]
-    many = replace(clients, rows=[*clients.rows] * 5)
+    assert list(table["eligible"]) == [row["eligible"] for row in clients["clients"]]
+    many = replace(clients, clients=[*clients.clients] * 5)
     assert "and 10 more clients" in shown(print_clients, many)
     assert "more clients" not in shown(print_clients, many, full=True)
 
@@ -200,12 +201,14 @@ def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.C
     assert code == 0 and [row["kind"] for row in json.loads(out)["rows"]] == ["image", "text"]
     code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--csv")
     assert code == 0 and out.startswith("device,kind,stage,batch,peak_memory_bytes,")
-    code, out, _ = call("profile", "s.yaml", "--clients", "--csv", "--kind", "text")
+    code, out, _ = call("profile", "s.yaml", "--clients", "--as", "csv", "--kind", "text")
     assert code == 0 and out.count("\n") == 5 and out.startswith("client,kind,samples,device,link,stage,batch,")
     code, out, _ = call("profile", "s.yaml", "--clients")
     assert code == 0 and "of 10 clients are eligible" in out
-    code, _, err = call("profile", "s.yaml", "--clients", "--measure")
-    assert code == 2 and "--measure can't be combined with --clients" in err
+    assert "One client's round" not in out
+    code, out, _ = call("profile", "s.yaml", "--clients", "--as", "json")
+    answer = json.loads(out)
+    assert code == 0 and len(answer["clients"]) == 10 and len(answer["rows"]) == 4
     code, _, err = call("devices", "check", "s.yaml", "--figure", "f.gif")
     assert code == 2 and "its name ends in .gif" in err
 
@@ -223,7 +226,7 @@ def test_owners_grants_count_as_in_a_fleet_of_that_device(scenario: dict[str, An
     for name in ("phone-mid", "raspberry-pi-zero-2w"):
         fleet = {**scenario["fleet"], "devices": name, "links": "wifi-5", "budgets": {"memory": memory}}
         alike = {**scenario, "data": data, "fleet": fleet}
-        clients = edgefl.profile_clients(alike).rows
+        clients = edgefl.profile(alike, clients=True).clients
         elsewhere = {**alike, "fleet": {**fleet, "devices": "server-a5000"}}
         for row in edgefl.check_devices(elsewhere, devices=[name], link="wifi-5").rows:
             mine = [client for client in clients if client.kind == row.kind]

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import edgefl
 from edgefl.commands.profile.measure import count, measure
 from edgefl.commands.profile.measured_table import print_counts, print_measured
+from edgefl.commands.profile.table import print_answer
 from edgefl.drawing.text_tables import screen
 from edgefl.errors import ScenarioError, UnknownName
 
@@ -72,3 +74,16 @@ def test_both_counts_of_a_scenario_agree(tiny: Tiny, capsys: pytest.CaptureFixtu
     assert rows[0]["forward_macs_by_part"] == rows[0]["fvcore_forward_macs_by_part"]
     print_counts(rows, screen())
     assert f"{rows[0]['forward_macs']:,}" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # it calibrates this machine for seconds
+def test_a_profile_has_what_was_measured_and_counted_beside_it(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tiny(data=DECLARED)
+    found = edgefl.profile(scenario, kind="image", measure=True, fvcore=True)
+    assert found.rows == edgefl.profile(scenario, kind="image").rows
+    assert found.measured and [row.flops_error for row in found.measured.rows] == [0]
+    assert found.fvcore and [row.kind for row in found.fvcore] == ["image"]
+    print_answer(found, screen())
+    out = capsys.readouterr().out
+    places = [out.index(words) for words in ("One client's round", "Predicted against measured", "Forward MACs")]
+    assert places == sorted(places)

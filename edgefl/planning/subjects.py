@@ -1,4 +1,4 @@
-"""Whose costs a profile's rows show: the client kinds, or their variants where these cost different things."""
+"""Whose costs rows show: the client kinds, or their variants where these cost different things."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from edgefl.arrays import AnyArray
 from edgefl.cost.traced_ahead import PriceRequest
+from edgefl.errors import ScenarioError, UnknownName
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe
@@ -57,6 +58,17 @@ def subjects(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
                 replace(whole, variant=setup.variant_of(whole.largest(setup))) if len(whole.members) else whole
             )
     return found
+
+
+def check_stage_and_kind(stage: int | None, kind: str | None, setups: Sequence[Setup]) -> None:
+    """Raise ScenarioError for a stage, or UnknownName for a kind, that none of these has; None is any."""
+    kinds = dict.fromkeys(name for setup in setups for name in setup.clients.kinds)
+    if kind is not None and kind not in kinds:
+        raise UnknownName("client kind", kind, kinds)
+    last = max(len(setup.schedule.offered) for setup in setups)
+    if stage is not None and not 1 <= stage <= last:
+        available = f"stages 1 to {last}" if last > 1 else "stage 1 only"
+        raise ScenarioError(f"there is no stage {stage}: the schedule has {available}")
 
 
 def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) -> Iterator[PriceRequest]:
