@@ -73,7 +73,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
             26,
             ("TrainingOptions.scalars_of", "Method.work", "Planner.scalars", "SGD.build"),
         ),
-        ("a price", 34, ("price_rounds", "Phases.seconds", "_row", "profile", "print_profile", "show_joules")),
+        ("a price", 37, ("price_rounds", "Phases.seconds", "_row", "profile", "Command.show", "Quantity.show")),
         ("a client's update", 22, ("Update.from_data", "why_refused", "Method.aggregate", "Method.combine")),
     ],
 )
