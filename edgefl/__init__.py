@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from edgefl.commands.devices.calibrate import calibrate
     from edgefl.commands.explain.command import explain
     from edgefl.commands.export.command import export
-    from edgefl.commands.export.perfetto import trace
     from edgefl.commands.fit.command import fit
     from edgefl.commands.profile.command import profile
-    from edgefl.commands.report.command import write_figures, write_report
+    from edgefl.commands.report.command import report
     from edgefl.commands.run.command import run
     from edgefl.commands.sweep.command import sweep
     from edgefl.commands.sweep.on_devices import check_devices
@@ -55,13 +54,11 @@ __all__ = [
     "profile",
     "read_run",
     "register",
+    "report",
     "run",
     "sweep",
-    "trace",
     "tune",
     "validate",
-    "write_figures",
-    "write_report",
 ]
 
 _MODULES = {
@@ -80,13 +77,11 @@ _MODULES = {
     "profile": "commands.profile.command",
     "read_run": "runs",
     "register": "registry",
+    "report": "commands.report.command",
     "run": "commands.run.command",
     "sweep": "commands.sweep.command",
-    "trace": "commands.export.perfetto",
     "tune": "commands.tune.command",
     "validate": "commands.validate.command",
-    "write_figures": "commands.report.command",
-    "write_report": "commands.report.command",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

@@ -25,13 +25,11 @@ NAMES = [
     "profile",
     "read_run",
     "register",
+    "report",
     "run",
     "sweep",
-    "trace",
     "tune",
     "validate",
-    "write_figures",
-    "write_report",
 ]
 
 
@@ -46,7 +44,6 @@ def test_a_function_and_its_module_have_one_name() -> None:
         module = getattr(edgefl, name).__module__
         elsewhere = {
             "Run": "edgefl.runs.reading", "read_run": "edgefl.runs.reading", "register": "edgefl.registry",
-            "write_figures": "edgefl.commands.report.command", "write_report": "edgefl.commands.report.command",
         }  # fmt: skip
         assert module == elsewhere[name] if name in elsewhere else module.endswith(f".{name}")
 

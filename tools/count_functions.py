@@ -64,7 +64,7 @@ WHOLE = ("Scenario", "Document")
 """Types of a whole scenario."""
 BESIDE = (
     "yaml_lines", "scenario.", "runs.", "records.record", "records.reading", "commands.run.fingerprint",
-    *(f"commands.{name}" for name in ("recorded_rounds", "explain", "trace", "export", "report")),
+    *(f"commands.{name}" for name in ("recorded_rounds", "explain", "export", "report")),
 )  # fmt: skip
 """Beginnings of the modules that read and write scenarios."""
 CARRIERS = "edgefl.methods:Update"

@@ -4,7 +4,7 @@ from importlib import import_module
 
 OLD = {
     "new": "scenarios", "schema": "scenarios", "run": "run", "validate": "run", "compare": "compare",
-    "report": "one_run", "figures": "one_run", "explain": "one_run", "trace": "one_run", "export": "one_run",
+    "explain": "one_run",
     "sweep": "sweep", "explore": "explore", "fit": "fit", "tune": "tune",
     "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
     "doctor": "machine",

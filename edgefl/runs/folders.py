@@ -353,6 +353,8 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 
 def check_run_folder(path: Path) -> None:
     """Raise RunError unless ``path`` is the folder of one run in this version's format; the message says why not."""
+    if path.is_file() or (not path.exists() and path.suffix in (".yaml", ".yml")):
+        raise RunError(f"{path} isn't the folder of a run: run a scenario first, with edgefl run")
     if not path.exists():
         near = Path("runs") / path
         raise RunError(f"there is no run at {path}" + (f"; did you mean {near}?" if near.is_dir() else ""))

@@ -80,6 +80,10 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
 
+    def __fspath__(self) -> str:
+        """The folder, so that a run stands where a folder of one is asked for."""
+        return str(self.path)
+
     def __repr__(self) -> str:
         """The folder, and what was run there: ``<Run runs/mine: fedavg, layerwise, seed 1, 12 rounds>``."""
         try:

@@ -84,7 +84,7 @@ LONG = {
     *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl bench"],
     *EXAMPLES["edgefl analyse"],
-    *EXAMPLES["edgefl figures"],
+    "edgefl export runs/mine --to figures --only fleet --format pdf,svg",
 }
 """Examples that take more than a few seconds."""
 FEWER = ("data.samples=48", "data.test=100", "pretrain.image.epochs=1", "pretrain.text.epochs=1")
@@ -188,10 +188,10 @@ LIGHT |= dict.fromkeys(
 )
 OF_RUN = {
     "report {run} -o page.html": NONE - {"numpy"},
-    "figures {run} -o figures --format svg": NONE - {"numpy", "matplotlib"},
+    "export {run} --to figures --format svg": NONE - {"numpy", "matplotlib"},
     "compare {run} {run}": NONE - {"numpy", "scipy"},
     "explain {run} --round 1": NONE - {"numpy"},
-    "trace {run} -o trace.json": NONE - {"numpy"},
+    "export {run} --to perfetto": NONE - {"numpy"},
     "run --resume {run}": NONE,
 }
 """Commands that read a finished run."""

@@ -57,10 +57,10 @@ COMMANDS = {
     "compare --csv": ("compare", "RUN", "--csv"),
     "compare --json": ("compare", "RUN", "--json"),
     "explain --json": ("explain", "RUN", "--round", "1", "--json"),
-    "trace": ("trace", "RUN", "-o", "OUT/trace.json"),
+    "trace": ("export", "RUN", "--to", "perfetto", "-o", "OUT/trace"),
     "export": ("export", "RUN", "--to", "csv", "-o", "OUT/csv\x1b[31m"),
     "report": ("report", "RUN", "-o", "OUT/page.html"),
-    "figures": ("figures", "RUN", "-o", "OUT/figures"),
+    "figures": ("export", "RUN", "--to", "figures", "-o", "OUT/figures"),
 }
 MAY_FAIL = {"verify", "report", "figures"}
 """The rules compare kinds, which all are one now, and the page looks fields of costs up by their names."""
@@ -196,7 +196,8 @@ def test_a_terminal_that_cannot_print_a_name_prints_escapes(named: Path, environ
 @pytest.mark.slow(smaller="test_a_terminal_that_cannot_print_a_name_prints_escapes")
 @pytest.mark.parametrize("words", [
     ["explain", "out", "--round", "1"], ["compare", "out"], ["compare", "out", "--csv"], ["report", "out"],
-    ["figures", "out", "--format", "svg"], ["trace", "out"], ["export", "out", "--to", "csv", "-o", "csv"],
+    ["export", "out", "--to", "figures", "--format", "svg"], ["export", "out", "--to", "perfetto"],
+    ["export", "out", "--to", "csv", "-o", "csv"],
     ["validate", "mine.yaml", "--resolved"], ["profile", "mine.yaml", "--full"], ["methods"],
 ], ids=" ".join)  # fmt: skip
 def test_every_command_prints_where_only_ascii_is_known(named: Path, words: list[str]) -> None:

@@ -162,9 +162,9 @@ def test_a_resumed_run_asks_for_the_file_it_began_with(call: Call, folder: Path)
     [
         ("run", "--resume", "run"),
         ("report", "run", "-o", "page.html"),
-        ("figures", "run", "-o", "figures", "--format", "svg"),
+        ("export", "run", "--to", "figures", "--format", "svg"),
         ("explain", "run", "--round", "1"),
-        ("trace", "run", "-o", "trace.json"),
+        ("export", "run", "--to", "perfetto"),
         ("export", "run", "--to", "csv", "-o", "tables"),
         ("compare", "run", "run"),
     ],

@@ -270,7 +270,7 @@ COMMANDS = {
     "on Ray": ["run", "LONG", "-o", "cut", "--set", "executor={name: ray, workers: 2}"],
     "compare": ["compare", "RUN"],
     "report": ["report", "RUN", "-o", "page.html"],
-    "figures": ["figures", "RUN", "-o", "figures"],
+    "figures": ["export", "RUN", "--to", "figures", "-o", "figures"],
     "export": ["export", "RUN", "--to", "tensorboard", "-o", "logs"],
     "explain": ["explain", "RUN", "--round", "1"],
     "analyse": ["analyse", "RUN", "-o", "analysis"],

@@ -16,9 +16,8 @@ import pandas as pd
 import pytest
 
 import edgefl
-from edgefl.commands.export.command import command as trackers
-from edgefl.errors import MethodError, RunError, ScenarioError
-from edgefl.runs import Run
+from edgefl.errors import MethodError, RunError, ScenarioError, UnknownName
+from edgefl.runs import Run, trackers
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -249,7 +248,7 @@ def test_a_missing_package_is_told_before_anything_is_written(
 
 
 def test_bad_requests_are_one_line(layerwise_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="can't export to 'tensorbord'; allowed: .*did you mean 'tensorboard'"):
+    with pytest.raises(UnknownName, match="unknown form 'tensorbord'; did you mean 'tensorboard'"):
         edgefl.export(layerwise_run.path, "tensorbord", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="it is a file, not a folder"):

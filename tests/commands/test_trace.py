@@ -28,10 +28,10 @@ METADATA = {"process_name": "name", "thread_name": "name", "process_sort_index":
 @pytest.fixture(scope="module", params=["unequal", "asynchronous", "layerwise_run"])
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
     run: Run = request.getfixturevalue(request.param)
-    path = tmp_path_factory.mktemp("trace") / "trace.json"
-    facts = edgefl.trace(run.path, out=path)
-    whole = json.loads(path.read_text())
-    assert facts["events"] == len(whole["traceEvents"]) and facts["rounds"] == len(run.records("rounds"))
+    answer = edgefl.export(run, "perfetto", tmp_path_factory.mktemp("trace"))
+    (file,) = answer.files
+    whole = json.loads(Path(file).read_text())
+    assert answer.said[0].startswith(f"{len(whole['traceEvents']):,} events of ") and file in answer.said[0]
     return run, whole
 
 
@@ -120,11 +120,19 @@ def test_counters_sum_to_bits_and_joules_and_end_at_zero(traced: tuple[Run, dict
         assert sums[f"memory, bytes:{kind}"] == pytest.approx(held, rel=1e-6)
 
 
-def test_the_file_is_beside_the_records_unless_named(untrained: Any, tmp_path: Path) -> None:
+def test_the_file_lies_in_the_runs_folder_unless_another_is_named(untrained: Any, tmp_path: Path) -> None:
     run = untrained()
-    assert edgefl.trace(run.path)["file"] == str(run.path / "trace.json")
-    edgefl.read_run(run.path)  # the folder is still one of a run
-    with pytest.raises(RunError, match="can't write"):
-        edgefl.trace(run.path, out=tmp_path / "none" / "trace.json")
-    with pytest.raises(RunError, match="it is a folder"):
-        edgefl.trace(run.path, out=tmp_path)
+    assert edgefl.export(run, "perfetto").files == [str(run.path / "perfetto" / "trace.json")]
+    edgefl.read_run(run)  # the folder is still one of a run
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="can't write to .*file: it is a file, not a folder"):
+        edgefl.export(run, "perfetto", tmp_path / "file")
+    with pytest.raises(RunError, match=r"can't write .*trace\.json: Not a directory"):
+        edgefl.export(run, "perfetto", tmp_path / "file" / "below")
+
+
+def test_a_comparison_has_no_trace(tiny: Any, tmp_path: Path) -> None:
+    run = edgefl.run(tiny(training={"mode": "none"}, compare={"seed": [1, 2]}), out=tmp_path / "run")
+    with pytest.raises(RunError, match="is a comparison; give the folder of one of its runs"):
+        edgefl.export(run, "perfetto")
+    assert not (run.path / "perfetto").exists()

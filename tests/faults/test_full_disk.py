@@ -263,11 +263,11 @@ def test_figures_and_pages_that_find_no_space_are_errors_and_leave_no_part(
     run = bare[1].path
     with at_most(2000):
         with pytest.raises(RunError, match="can't write .*report.html: File too large"):
-            edgefl.write_report(run, tmp_path / "report.html")
+            edgefl.report(run, tmp_path / "report.html")
         with pytest.raises(RunError, match="can't write .*: File too large"):
-            edgefl.write_figures(run, tmp_path / "figures", formats=["png"])
+            edgefl.export(run, "figures", tmp_path / "figures", formats=["png"])
         with pytest.raises(RunError, match="can't write .*trace.json: File too large"):
-            edgefl.trace(run, out=tmp_path / "trace.json")
+            edgefl.export(run, "perfetto", tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

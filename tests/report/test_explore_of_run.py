@@ -46,7 +46,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def page(run: Run, browser: Any) -> Any:
     """The report in Chromium."""
-    path = edgefl.write_report(run)
+    path = Path(edgefl.report(run).file)
     opened = browser.new_page(viewport={"width": 360, "height": 800})
     opened.said = []
     opened.on("console", lambda message: opened.said.append(message.text))
@@ -101,7 +101,7 @@ def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"energy_total": "2 J", "memory": "1 GB"}}
     run = edgefl.run(tiny(training="none", fleet=fleet), out=tmp_path / "run")
     assert explore_run(run, {"": records_of(run)}, "1") is None
-    text = edgefl.write_report(run).read_text(encoding="utf-8")
+    text = Path(edgefl.report(run).file).read_text(encoding="utf-8")
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
 
 
@@ -112,7 +112,7 @@ def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path
     compare = {"schedule": schedules, "training.batch": [8, 32]}
     run = edgefl.run(tiny(training={"mode": "none"}, fleet=fleet, compare=compare), out=tmp_path / "runs")
     page = browser.new_page()
-    page.goto(edgefl.write_report(run).as_uri())
+    page.goto(Path(edgefl.report(run).file).as_uri())
     seen = set()
     for s, schedule in enumerate(schedules):
         for b, batch in enumerate(compare["training.batch"]):
@@ -130,6 +130,6 @@ def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path
     assert len(seen) > 1
     # one run fewer, and there is no such view: each run keeps its picture
     shutil.rmtree(next(iter(run.runs.values())).path)
-    text = edgefl.write_report(run, tmp_path / "fewer.html").read_text(encoding="utf-8")
+    text = Path(edgefl.report(run, tmp_path / "fewer.html").file).read_text(encoding="utf-8")
     assert 'id="explore"' not in text and text.count('data-figure="fleet"') == 3
     page.close()

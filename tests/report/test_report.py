@@ -134,7 +134,7 @@ def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_pa
     print_comparison(result, console=Console(file=file, width=200, no_color=True, color_system=None))
     first, *_ = file.getvalue().split("\n\n")
     assert first.count("cohen_kappa") == 2
-    page = edgefl.write_report(run).read_text(encoding="utf-8")
+    page = Path(edgefl.report(run).file).read_text(encoding="utf-8")
     assert "text: cohen kappa" in page and "image: cohen kappa" in page
     last = edgefl.run(agreeing, out=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())))
     of_clients = shown(summary(last)).partition("Clients' own held-out samples")[2]

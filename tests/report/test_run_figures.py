@@ -1,4 +1,4 @@
-"""Figures of runs: what they show equals the records, and the files that edgefl figures writes can be opened."""
+"""Figures of runs: what they show equals the records, and the files that edgefl export writes can be opened."""
 
 from __future__ import annotations
 
@@ -304,10 +304,14 @@ def test_bars_of_runs_have_their_values_and_spreads_that_of_the_seeds(evaluated:
     assert bar["text"] == [peak.series[0].notes[0]]
 
 
+def exported(run: Run | Path, folder: Path, **options: Any) -> list[Path]:
+    return [Path(file) for file in edgefl.export(run, "figures", folder, **options).files]
+
+
 @pytest.mark.slow(smaller="test_a_run_that_evaluates_leaves_its_curves")
 def test_figures_are_files_that_can_be_opened_with_their_numbers(evaluated: Run, tmp_path: Path) -> None:
     run = next(iter(evaluated.runs.values()))
-    files = edgefl.write_figures(run, tmp_path / "one", formats=["pdf", "svg", "png"])
+    files = exported(run, tmp_path / "one", formats=["pdf", "svg", "png"])
     names = {path.stem for path in files}
     assert {"eligible", "fleet", "memory", "costs", "metric-accuracy", "timeline", "excluded"} <= names
     assert {path.suffix for path in files} == {".pdf", ".svg", ".png", ".csv"} and len(files) == 4 * len(names)
@@ -323,13 +327,13 @@ def test_figures_are_files_that_can_be_opened_with_their_numbers(evaluated: Run,
     assert [float(row["accuracy"]) for row in written] == [
         r["metrics"]["image"]["accuracy"] for r in run.records("rounds")
     ]
-    again = edgefl.write_figures(run, tmp_path / "two", formats=["pdf", "svg", "png"])
+    again = exported(run, tmp_path / "two", formats=["pdf", "svg", "png"])
     assert [path.read_bytes() for path in files] == [path.read_bytes() for path in again]
 
 
 @pytest.mark.slow(smaller="test_a_comparison_interrupted_after_its_last_run_gets_its_curves")
 def test_figures_of_a_comparison_have_a_folder_for_each_run(evaluated: Run, tmp_path: Path) -> None:
-    files = edgefl.write_figures(evaluated.path, tmp_path, formats=["svg"])
+    files = exported(evaluated.path, tmp_path, formats=["svg"])
     folders = {path.parent for path in files}
     assert folders == {tmp_path, *(tmp_path / run.path.name for run in evaluated.runs.values())}
     assert (tmp_path / "runs-costs.svg").is_file() and (tmp_path / "metric-image-text-r-at-1.csv").is_file()
@@ -361,12 +365,12 @@ def test_what_cannot_be_drawn_is_told_in_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="^there is no run at nowhere$"):
-        edgefl.write_figures("nowhere")
+        edgefl.export("nowhere", "figures")
     with pytest.raises(UnknownName, match="unknown format 'pfd'; did you mean 'pdf'"):
-        edgefl.write_figures(layerwise_run, formats=["pfd"])
+        edgefl.export(layerwise_run, "figures", formats=["pfd"])
     with pytest.raises(UnknownName, match="unknown figure 'fleat'; did you mean 'fleet'"):
-        edgefl.write_figures(layerwise_run, only=["fleat"])
-    files = edgefl.write_figures(layerwise_run, tmp_path / "only", formats=["png"], only=["eligible"])
+        edgefl.export(layerwise_run, "figures", only=["fleat"])
+    files = exported(layerwise_run, tmp_path / "only", formats=["png"], only=["eligible"])
     assert (
         [path.name for path in files]
         == ["eligible.png", "eligible.csv"]
@@ -374,14 +378,14 @@ def test_what_cannot_be_drawn_is_told_in_a_line(
     )
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="isn't the folder of a run"):
-        edgefl.write_figures("file")
-    with pytest.raises(RunError, match="can't write figures to .*file"):
-        edgefl.write_figures(layerwise_run, tmp_path / "file", formats=["svg"])
+        edgefl.export("file", "figures")
+    with pytest.raises(RunError, match="can't write to .*file: it is a file"):
+        edgefl.export(layerwise_run, "figures", tmp_path / "file", formats=["svg"])
     shutil.copytree(layerwise_run.path, tmp_path / "runs" / "mine")
     with pytest.raises(RunError, match="did you mean runs/mine"):
-        edgefl.write_figures("mine")
+        edgefl.export("mine", "figures")
     with pytest.raises(SystemExit) as stopped:
-        main(["figures", "nowhere"])
+        main(["export", "nowhere", "--to", "figures"])
     assert stopped.value.code == 2
 
 

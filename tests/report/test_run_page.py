@@ -34,7 +34,7 @@ def figures_in(page: str) -> list[str]:
 
 
 def test_the_page_is_one_file_with_one_script_and_every_figure(compared: Run) -> None:
-    path = edgefl.write_report(compared)
+    path = Path(edgefl.report(compared).file)
     assert path == compared.path / "report.html" and path.stat().st_size < 6_000_000
     page = path.read_text(encoding="utf-8")
     assert page.count("plotly.js v") == 1
@@ -54,7 +54,7 @@ def test_the_page_is_one_file_with_one_script_and_every_figure(compared: Run) ->
 
 def test_the_page_says_how_clients_were_selected(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     scenario = tiny(training={"mode": "none"}, round={"cohort": 2, "selection": {"name": "oort", "proxy": "samples"}})
-    page = edgefl.write_report(edgefl.run(scenario, out=tmp_path / "run")).read_text(encoding="utf-8")
+    page = Path(edgefl.report(edgefl.run(scenario, out=tmp_path / "run")).file).read_text(encoding="utf-8")
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert re.search(r"selection oort \(proxy samples", words)
 
@@ -66,15 +66,15 @@ def test_an_unfinished_run_says_so_and_one_without_training_too(
     (tmp_path / "half" / "result.json").unlink()
     rounds = tmp_path / "half" / "rounds.jsonl"
     rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[:2]))
-    page = edgefl.write_report(tmp_path / "half", tmp_path / "half.html").read_text(encoding="utf-8")
+    page = Path(edgefl.report(tmp_path / "half", tmp_path / "half.html").file).read_text(encoding="utf-8")
     assert "This run isn't finished: 2 rounds are recorded." in html.unescape(page) and "--resume" in page
     for table in ("rounds", "clients", "eligibility"):
         (tmp_path / "half" / f"{table}.jsonl").write_bytes(b"")
-    page = edgefl.write_report(tmp_path / "half", tmp_path / "none.html").read_text(encoding="utf-8")
+    page = Path(edgefl.report(tmp_path / "half", tmp_path / "none.html").file).read_text(encoding="utf-8")
     assert "no round is recorded yet" in page and not figures_in(page)
 
     run = edgefl.run(tiny(training="none"), out=tmp_path / "simulated")
-    page = edgefl.write_report(run).read_text(encoding="utf-8")
+    page = Path(edgefl.report(run).file).read_text(encoding="utf-8")
     assert "simulates costs without training" in page and {"costs", "timeline"} <= set(figures_in(page))
     assert page.count('id="explore"') == 1 and "fleet" not in figures_in(page)
 
@@ -90,16 +90,16 @@ def test_names_of_a_foreign_run_are_text(layerwise_run: Run, tmp_path: Path) -> 
         path = tmp_path / "run" / f"{table}.jsonl"
         records = [{**json.loads(line), "device": bad} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    page = edgefl.write_report(tmp_path / "run").read_text(encoding="utf-8")
+    page = Path(edgefl.report(tmp_path / "run").file).read_text(encoding="utf-8")
     assert "alert(" in page and "<script>alert" not in page
     assert page.count("</script>") == page.count("<script") == 3
 
 
 def test_a_page_that_cannot_be_written_is_told(layerwise_run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"its name ends in \.pdf"):
-        edgefl.write_report(layerwise_run, tmp_path / "r.pdf")
+        edgefl.report(layerwise_run, tmp_path / "r.pdf")
     with pytest.raises(RunError, match="the folder .*gone doesn't exist"):
-        edgefl.write_report(layerwise_run, tmp_path / "gone" / "r.html")
+        edgefl.report(layerwise_run, tmp_path / "gone" / "r.html")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Visit(VisitedPage):
 
 @pytest.mark.slow(smaller="test_the_page_is_one_file_with_one_script_and_every_figure")
 def test_in_a_browser_every_figure_is_drawn_without_a_network(compared: Run, browser: Any, tmp_path: Path) -> None:
-    path = edgefl.write_report(compared, tmp_path / "r.html")
+    path = Path(edgefl.report(compared, tmp_path / "r.html").file)
     visit = Visit(browser, path, 1280, "light")
     visit.check()
     page = visit.page
@@ -181,7 +181,7 @@ def test_in_a_browser_a_bench_shows_its_staircase_first(browser: Any, tmp_path: 
 @pytest.mark.slow(smaller="test_keys_move_sliders_and_go_from_client_to_client")
 def test_in_a_browser_it_is_dark_narrow_and_driven_by_keys(compared: Run, browser: Any, tmp_path: Path) -> None:
     run = next(iter(compared.runs.values()))
-    path = edgefl.write_report(run, tmp_path / "r.html")
+    path = Path(edgefl.report(run, tmp_path / "r.html").file)
     visit = Visit(browser, path, 390, "dark")
     visit.check()
     page = visit.page

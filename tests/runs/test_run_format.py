@@ -36,11 +36,11 @@ WAYS = {RUN_FORMAT - 1: "run its scenario again in another folder", RUN_FORMAT +
 
 COMMANDS = {
     "explain": ["explain", "{}", "--round", "1"],
-    "trace": ["trace", "{}"],
+    "trace": ["export", "{}", "--to", "perfetto"],
     "export-transformers": ["export", "{}", "--to", "transformers", "-o", "new"],
     "analyse": ["analyse", "{}"],
     "report": ["report", "{}"],
-    "figures": ["figures", "{}", "--format", "svg"],
+    "figures": ["export", "{}", "--to", "figures", "--format", "svg"],
     "compare": ["compare", "{}"],
     "export": ["export", "{}", "--to", "csv", "-o", "new"],
     "resume": ["run", "--resume", "{}"],

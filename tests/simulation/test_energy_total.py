@@ -178,7 +178,7 @@ def test_nothing_is_told_of_carbon_without_an_intensity(
     for run, told in ((with_intensity, True), (without, False)):
         print_summary(summary(run))
         assert ("CO2 equivalent of the clients' energy" in capsys.readouterr().out) is told
-        edgefl.write_report(run)
+        edgefl.report(run)
         assert ("CO2 equivalent" in (run.path / "report.html").read_text(encoding="utf-8")) is told
 
 

@@ -241,9 +241,9 @@ def test_runs_of_a_comparison_end_each_by_itself(
     assert [row["rounds"] for part in compared["equal"] for row in part["rows"]]
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]
     page = tmp_path / "page.html"
-    edgefl.write_report(run.runs[fast].path, out=page)
+    edgefl.report(run.runs[fast].path, out=page)
     assert f"This run {run.runs[fast].early_stop['text']}." in page.read_text(encoding="utf-8")
-    edgefl.write_report(run.path, out=page)
+    edgefl.report(run.path, out=page)
 
 
 def test_a_scenario_with_a_stop_is_read_back(tiny: Tiny) -> None:

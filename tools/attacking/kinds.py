@@ -202,14 +202,15 @@ def _no_room(case: Case, whole: Reference) -> None:
                 ["explain", one, "--round", "1"], ["devices"],
                 ["profile", "scenario.yaml", "--set", "compare=null"])  # fmt: skip
     writing = (["export", one, "--to", "csv", "-o"], ["export", one, "--to", "tensorboard", "-o"],
-               ["export", one, "--to", "parquet", "-o"], ["report", one, "-o"], ["figures", one, "-o"],
-               ["trace", one, "-o"], ["new"])  # fmt: skip
+               ["export", one, "--to", "parquet", "-o"], ["report", one, "-o"],
+               ["export", one, "--to", "figures", "-o"], ["export", one, "--to", "perfetto", "-o"],
+               ["new"])  # fmt: skip
     if random.random() < 0.5:
         arguments = random.choice(printing)
         ended = case.end(case.begin(arguments, stdout="/dev/full"), f"{' '.join(arguments)} > /dev/full", codes=(1, 2))
     else:
         arguments = random.choice(writing)
-        arguments = [*arguments, {"report": "more/a.html", "trace": "more/a.json"}.get(arguments[0], "more/a")]
+        arguments = [*arguments, "more/a.html" if arguments[0] == "report" else "more/a"]
         (case.here / "more").mkdir()
         most = random.randint(1, 3000)
         ended = case.end(case.begin(arguments, fsize=most), f"{' '.join(arguments)} with {most} B a file")

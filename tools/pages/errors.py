@@ -22,10 +22,12 @@ EXIT_CODES = {
     "validate": ("the scenario can be run", "", ""),
     "compare": ("the rows are printed", "", ""),
     "report": ("the page is written", "", ""),
-    "figures": ("the figures are written", "", "those that are drawn are kept"),
     "explain": ("the round is explained", "", ""),
-    "trace": ("the file is written", "", ""),
-    "export": ("tables, logs or towers are written", "", "the folder may be incomplete; the same command renews it"),
+    "export": (
+        "tables, logs, figures or towers are written",
+        "",
+        "the folder may be incomplete; the same command renews it",
+    ),
     "profile": ("the profile is printed", "with `--against`, a cost grew by more than `--fail-above`", ""),
     "sweep": (
         "every cell has its row",

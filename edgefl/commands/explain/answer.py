@@ -1,4 +1,4 @@
-"""The answers of ``edgefl explain``, ``edgefl trace`` and ``edgefl export``."""
+"""The answer of ``edgefl explain``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.answer import Answer
-from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Rounds, Share, Unit
+from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Share, Unit
 
 Seconds = Annotated[float, Unit("s")]
 
@@ -146,31 +146,3 @@ class Explanation(Answer):
     """Number of absent clients by reason"""
     client: Story | Maybe = UNSET
     """The client that was asked for; only with `--client`"""
-
-
-class TraceAnswer(Answer):
-    """What ``edgefl trace`` wrote."""
-
-    file: str
-    """The file"""
-    events: int
-    """Its events"""
-    clients: Clients
-    """Clients that have a track"""
-    rounds: Rounds
-    """Rounds"""
-    virtual_seconds: float
-    """Virtual time at the end"""
-
-
-class Exported(Answer):
-    """What ``edgefl export`` wrote."""
-
-    to: str
-    """The form: `csv`, `parquet`, `tensorboard`, `mlflow`, `transformers` or `peft`"""
-    output: str
-    """The folder"""
-    files: Sequence[str]
-    """Its files"""
-    runs: Sequence[str]
-    """Labels of the runs"""

@@ -1,4 +1,4 @@
-"""``edgefl trace``: the virtual time of a run in the Trace Event Format, which Perfetto and Chrome show.
+"""The virtual time of a run in the Trace Event Format, which Perfetto and Chrome show.
 
 The format is published as "Trace Event Format" by Google's catapult project.  Times are virtual microseconds since the
 run began.  Process 1 is the server (a track of rounds, one of works, and the counters), process 2 has a track for each
@@ -8,13 +8,11 @@ client, process 3 one for each client's link.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
-from edgefl.commands.explain.answer import TraceAnswer
 from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
 from edgefl.files import output
@@ -24,8 +22,6 @@ from edgefl.records.rounds import Metrics, Round, split_of
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.durable import writing
-from edgefl.runs.progress import OnProgress, silent
-from edgefl.setup.progress import public_command
 
 
 class Event(TypedDict):
@@ -87,60 +83,29 @@ class TracedFlight(PlayedFlight, Executed):
         return self.carried_download_bytes if phase == "download" else self.carried_upload_bytes
 
 
-@public_command
-def trace(
-    run: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, on_progress: OnProgress = silent
-) -> TraceAnswer:
-    """Write a run's virtual time as a Chrome trace (JSON), which https://ui.perfetto.dev opens.
-
-    It has a track for each client, for each client's link and for the server's rounds and works, and counters of the
-    predicted memory, the bits per second and the watts of all clients together.  Bits and watts are means over a
-    transfer and over a flight: their sums over time are the recorded bytes and joules.
-
-    Args:
-        run: The folder of a run, finished or not.
-        out: The file to write; by default ``trace.json`` in the run's folder.
-        on_progress: Called with the name of an event and its facts.
-
-    Returns:
-        ``file``, ``events``, ``clients``, ``rounds`` and ``virtual_seconds``.
-
-    Raises:
-        RunError: There is no such run, it is a comparison, no round has ended, its records were changed, or the file
-            can't be written.
-    """
-    folder = one_run(run)
-    path = folder.path / "trace.json" if out is None else Path(out)
-    if path.is_dir():
-        raise RunError(f"can't write {path}: it is a folder")
-    on_progress("prepare", {"what": f"writing {path}"})
-    facts = _write(folder, path)
-    on_progress("done", {"folder": str(path.parent)})
-    return facts
-
-
 @raise_run_errors
-def _write(run: Run, path: Path) -> TraceAnswer:
-    rounds = list(run.read(TracedRound))
+def write_trace(run: Run, folder: Path) -> tuple[list[str], str]:
+    """Write ``trace.json`` into the folder; return the file, and how to show it.
+
+    Raises RunError for a comparison, and if no round has ended or the file can't be written.
+    """
+    rounds = list(one_run(run.path).read(TracedRound))
     if not rounds:
         raise RunError(f"the run at {run.path} has no trace yet: no round has ended")
     counters: Steps = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     clients: dict[int, TracedFlight] = {}
     count = 0
+    path = folder / "trace.json"
     of = json.dumps({"scenario": run.name, "clock": "virtual time since the run began"})
-    with writing(path), output(path) as file:
-        file.write(f'{{"displayTimeUnit": "ms", "otherData": {of},\n"traceEvents": [\n'.encode())
-        for event in _events(run, rounds, clients, counters):
-            file.write((("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False)).encode())
-            count += 1
-        file.write(b"\n]}\n")
-    return TraceAnswer(
-        file=str(path),
-        events=count,
-        clients=len(clients),
-        rounds=len(rounds),
-        virtual_seconds=rounds[-1].finished_virtual_seconds,
-    )
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with output(path) as file:
+            file.write(f'{{"displayTimeUnit": "ms", "otherData": {of},\n"traceEvents": [\n'.encode())
+            for event in _events(run, rounds, clients, counters):
+                file.write((("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False)).encode())
+                count += 1
+            file.write(b"\n]}\n")
+    return [str(path)], f"{count:,} events of {len(clients)} clients: open {path} in ui.perfetto.dev"
 
 
 def _events(run: Run, rounds: list[TracedRound], clients: dict[int, TracedFlight], counters: Steps) -> Iterator[Event]:

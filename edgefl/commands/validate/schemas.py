@@ -5,10 +5,12 @@ from __future__ import annotations
 from edgefl.commands.analyse.answer import Analysis, ShardOfAnalysis
 from edgefl.commands.bench.answer import BenchAnswer
 from edgefl.commands.compare.answer import ComparedRuns
-from edgefl.commands.explain.answer import Explanation, Exported, TraceAnswer
+from edgefl.commands.explain.answer import Explanation
+from edgefl.commands.export.answer import Exported
 from edgefl.commands.fit.answer import Fit
 from edgefl.commands.parts.answer import Parts
 from edgefl.commands.profile.answer import Profile
+from edgefl.commands.report.answer import RunReport
 from edgefl.commands.run.answer import RunAnswer
 from edgefl.commands.run.verified import Verified
 from edgefl.commands.sweep.answer import Sweep
@@ -36,8 +38,8 @@ ANSWERS: dict[str, type[Answer]] = {
     "devices list": Library, "calibrate": Calibration, "parts": Parts,
     "compare": ComparedRuns, "sweep": Sweep, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
     "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "analyse --shard": ShardOfAnalysis,
-    "validate": ValidScenario, "run": RunAnswer, "verify": Verified, "explain": Explanation, "trace": TraceAnswer,
-    "export": Exported,
+    "validate": ValidScenario, "run": RunAnswer, "verify": Verified, "explain": Explanation,
+    "export": Exported, "report": RunReport,
 }  # fmt: skip
 """What a command prints with ``--json``, in the order of the page that tells it.
 

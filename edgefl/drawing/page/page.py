@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 REPORT_FORMS = ("html",)
 MOST_ROWS = 150
-"""Rows of a table in the page; records and ``edgefl figures`` have the others.  A choice: more make the page larger."""
+"""Rows of a table in the page; records and ``edgefl export`` have the others.  A choice: more make the page larger."""
 MOST_BYTES = 6_000_000
 """A larger page is made again with fewer flights and rows, so that it can be sent by mail and opens at once.
 
@@ -107,7 +107,7 @@ def write_page(run: Run, path: Path) -> None:
         return [chart for chart in charts_of(one, of, most) if view is None or chart.name != "fleet"]
 
     while True:
-        figures = PageCharts(rows, ": edgefl figures writes all as CSV.")
+        figures = PageCharts(rows, ": edgefl export --to figures writes all as CSV.")
         if several:
             compared = (
                 figures.group("compared", "The runs side by side", charts_of_comparison(groups)) if groups else None

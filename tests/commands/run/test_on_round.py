@@ -69,7 +69,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
         main(["run", "--resume", str(run.path)])
     assert ended.value.code == 0
     assert REASON["text"] in capsys.readouterr().out and records(run) == before
-    assert REASON["text"] in edgefl.write_report(run.path).read_text()
+    assert REASON["text"] in Path(edgefl.report(run.path).file).read_text()
 
 
 def test_both_splits_are_evaluated_where_the_round_was_evaluated_anyway(
