@@ -29,7 +29,8 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.methods import ServerState
 from edgefl.planning.setup import Setup
-from edgefl.runs import RunDirectory, environment, read_run
+from edgefl.runs import RunDirectory, read_run
+from edgefl.runs.environment import environment
 from edgefl.scenario import load
 from edgefl.setup.compose import compose, predictor_of
 from edgefl.simulation import Simulation

@@ -25,8 +25,9 @@ from edgefl.planning.setup import Setup
 from edgefl.records.clients import FlightRecord
 from edgefl.records.record import Record, part_of
 from edgefl.results.facts import evaluation_of
-from edgefl.runs import Run, RunDirectory, environment, read_run
+from edgefl.runs import Run, RunDirectory, read_run
 from edgefl.runs.durable import replace_file
+from edgefl.runs.environment import environment
 from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load

@@ -20,7 +20,7 @@ def machine(device: str) -> Json:
 
     import torch
 
-    from edgefl.runs import environment
+    from edgefl.runs.environment import environment
 
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here, or a build of torch without CUDA")

@@ -32,8 +32,9 @@ from edgefl.drawing.charts import draw_curves
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.records.rounds import Round
 from edgefl.results.facts import evaluation_of
-from edgefl.runs import Run, RunDirectory, create_comparison, environment, is_comparison, is_run, read_run
+from edgefl.runs import Run, RunDirectory, create_comparison, is_comparison, is_run, read_run
 from edgefl.runs.digests import changed_parts
+from edgefl.runs.environment import environment
 from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
 from edgefl.runs.progress import OnProgress, messages, nothing_left, silent
 from edgefl.runs.trackers import Tracked, check_tracker, log_of
