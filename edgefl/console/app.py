@@ -135,7 +135,7 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Exception) as error:
         # Python 3.11 makes a RuntimeError of an interruption in a class's body, matplotlib's fonts a ValueError
-        interruption = behind(error) or stop_signal()
+        interruption = stop_signal() or behind(error)  # a signal says which exit code
         if interruption is None or isinstance(error, typer.Exit):
             raise
         from edgefl import registry

@@ -12,6 +12,7 @@ import pytest
 import edgefl
 from edgefl.cells.pricing import Pricing, beside
 from edgefl.commands.fit.command import Unfinished
+from edgefl.commands.fit.table import print_fit
 from edgefl.plain_data import to_data
 from edgefl.planning.subjects import works_of
 from edgefl.scenario import load
@@ -66,7 +67,9 @@ def test_a_worker_answers_with_the_trace(
 
 
 @pytest.mark.slow(smaller="test_a_worker_answers_with_the_trace")
-def test_what_was_found_is_kept_when_a_search_is_interrupted(staged: dict[str, Any]) -> None:
+def test_what_was_found_is_kept_when_a_search_is_interrupted(
+    staged: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     now = edgefl.fit(staged, device=PI, kind="text", jobs=1)["kinds"]["text"]["as_it_stands"]
     allowed = f"{int(now['peak_memory_bytes'] * 0.8)} B"
     found = list[str]()
@@ -77,11 +80,14 @@ def test_what_was_found_is_kept_when_a_search_is_interrupted(staged: dict[str, A
             raise KeyboardInterrupt
 
     with pytest.raises(Unfinished) as stopped:
-        edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=1, on_progress=interrupting)
-    so_far = stopped.value.answer["kinds"]["text"]
-    whole = edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=2)["kinds"]["text"]
+        edgefl.fit(staged, device=PI, kind="text", memory=allowed, answers=1, jobs=1, on_progress=interrupting)
+    answer = stopped.value.answer
+    print_fit(answer)
+    assert "; interrupted\n" in capsys.readouterr().out
+    so_far = answer["kinds"]["text"]
+    whole = edgefl.fit(staged, device=PI, kind="text", memory=allowed, answers=1, jobs=2)["kinds"]["text"]
     assert so_far["complete"] is False and so_far["predictions"] >= 1
     assert found[0].startswith("text: solution 1: --set ")
     assert [each["sets"] for each in so_far["solutions"]] == [whole["solutions"][0]["sets"]]
-    again = edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=1)["kinds"]["text"]
+    again = edgefl.fit(staged, device=PI, kind="text", memory=allowed, answers=1, jobs=1)["kinds"]["text"]
     assert again.to_data() == whole.to_data()

@@ -117,7 +117,7 @@ def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     checked = edgefl.check_devices(six({"power": "7.5 W"}), devices=NAMES, link="wifi-5")["rows"]
     assert {row["device"]: row["eligible"] for row in checked} == {n: watts_by_hand(n, "wifi-5") <= 7.5 for n in NAMES}
     for most, fits in (("30 W", True), ("2 W", False)):
-        found = edgefl.fit(six({}), device=NAMES[0], link="wifi-5", power=most, first=1, most=3)
+        found = edgefl.fit(six({}), device=NAMES[0], link="wifi-5", power=most, answers=1, most=3)
         kind = found["kinds"]["image"]
         assert kind["fits"] == fits
         assert kind["as_it_stands"]["costs"]["power"] == watts_by_hand(NAMES[0], "wifi-5")
@@ -142,7 +142,7 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
     assert {c.client for c in edgefl.profile(scenario, clients=True).clients if not c.eligible} == small
     axis = "fleet.budgets.memory={1 KiB: 50%, unlimited: 50%},{2 KiB: 50%, unlimited: 50%},{1 KiB: 5, unlimited: 1}"
     assert [row.refused_by for row in edgefl.sweep(scenario, [axis]).rows] == [{"memory": n} for n in (3, 3, 5)]
-    allowed = edgefl.fit(scenario, device=NAMES[0], first=1, most=1).budgets
+    allowed = edgefl.fit(scenario, device=NAMES[0], answers=1, most=1).budgets
     assert allowed["memory"] == BudgetLimit(
         allowed=1024, source="fleet.budgets.memory (50 % of the clients)", limit="owner"
     )
@@ -190,7 +190,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     assert "charge" in json_schema()["$defs"]["fleet.BudgetOptions"]["properties"]
     mixed = edgefl.profile(six({"charge": {"1e-9": 4, "unlimited": 2}}), clients=True)["clients"]
     assert 0 < sum(client["binding"] == "charge" for client in mixed if not client["eligible"]) <= 4
-    found = edgefl.fit(scenario, device="phone-mid", link="wifi-5", first=1, most=3)
+    found = edgefl.fit(scenario, device="phone-mid", link="wifi-5", answers=1, most=3)
     assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
     [who] = [chart for chart in charts_of(run, records_of(run)) if chart.name == "eligible"]

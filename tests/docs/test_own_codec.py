@@ -149,4 +149,4 @@ def test_its_fields_are_checked_and_it_stays_out_of_what_it_cannot_do(mylab: Pat
     with pytest.raises(EdgeflError, match="payload.down: codec changes is only for up"):
         load(base, ["payload={down: changes}"])
     # fit tries no other codec in its place
-    edgefl.fit(base, device="raspberry-pi-zero-2w", kind="image", memory="1 MiB", first=1)
+    edgefl.fit(base, device="raspberry-pi-zero-2w", kind="image", memory="1 MiB", answers=1)

@@ -136,7 +136,7 @@ def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
             sensitivity_to="2x",
         ),
         "fit": lambda: edgefl.fit(
-            trained, ["compare=null"], device="raspberry-pi-zero-2w", kind="image-text", memory="1 MiB", first=3
+            trained, ["compare=null"], device="raspberry-pi-zero-2w", kind="image-text", memory="1 MiB", answers=3
         ),
     }
     for name, answer in answers.items():

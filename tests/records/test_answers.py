@@ -83,7 +83,7 @@ READ_BACK = {
     "sweep": "sweep it.yaml --vary schedule.stages=1,2,3 --sensitivity 2x --json",
     "explore": "explore it.yaml --vary training.batch=8,4 --jobs 1 --json",
     "explore --devices": "explore it.yaml --devices --vary training.batch=8 --jobs 1 --json",
-    "fit": "fit it.yaml --device raspberry-pi-zero-2w --memory 1B --answers 1 --most 2 --json",
+    "fit": "fit it.yaml --device raspberry-pi-zero-2w --memory 1B --answers 1 --most 2 --as json",
     "analyse": "analyse {run} --only gradients,drift -o a --clients 1 --json",
     "validate": "validate it.yaml --set training.mode=none --json",
     "run": "run --resume {run} --json",

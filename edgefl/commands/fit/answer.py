@@ -150,6 +150,16 @@ class Fit(OfScenario):
     """The answer for each kind"""
 
     @property
+    def stopped_by(self) -> str:
+        """What ended a search that is incomplete."""
+        return "stopped by --most"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a kind doesn't fit."""
+        return 0 if self.fits else 1
+
+    @property
     def fits(self) -> bool:
         """Whether every kind that takes part in any round fits, as it stands or after a change."""
         return all(kind.fits or kind.solutions for kind in self.kinds.values() if kind.rounds)
@@ -158,3 +168,12 @@ class Fit(OfScenario):
         from edgefl.commands.notebook import fit_page
 
         return fit_page(self)
+
+
+class InterruptedFit(Fit):
+    """What a search had found when it was interrupted."""
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended it."""
+        return "interrupted"

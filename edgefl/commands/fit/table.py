@@ -16,11 +16,8 @@ from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_at_mos
 from edgefl.records.record import UNSET
 
 
-def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool = False) -> None:
-    """Print the result of ``edgefl.fit``: the budgets, then for each client kind its stages and the changes found.
-
-    Of a search that was ``interrupted``, what it had found by then.
-    """
+def print_fit(result: Fit, console: Console | None = None) -> None:
+    """Print the result of ``edgefl.fit``: the budgets, then for each client kind its stages and the changes found."""
     console = console or screen()
     head = f"{result.scenario} on {result.device} over {result.link}"
     console.print(Text(f"=== {head} ===", style="bold"))
@@ -32,7 +29,7 @@ def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool 
                       "" if limit.allowed is None else limit.source)  # fmt: skip
     print_section(console, "Budgets of a round", table, _free_memory(result))
     for kind in result.kinds.values():
-        _print_kind(console, result, kind, "interrupted" if interrupted else "stopped by --most")
+        _print_kind(console, result, kind)
     print_at_most(console, result.at_most)
 
 
@@ -51,10 +48,10 @@ def _free_memory(result: Fit) -> str:
     )
 
 
-def _print_kind(console: Console, result: Fit, kind: KindFit, stopped_by: str) -> None:
+def _print_kind(console: Console, result: Fit, kind: KindFit) -> None:
     head = f"{kind.kind} clients, of which the largest has {kind.samples:,} samples: "
     if kind.complete is False and kind.as_it_stands is None:
-        console.print(Text(f"{head}{stopped_by} before anything was known\n", style="bold"))
+        console.print(Text(f"{head}{result.stopped_by} before anything was known\n", style="bold"))
         return
     if not kind.rounds:
         console.print(Text(f"{head}the method never selects them\n", style="bold"))
@@ -72,7 +69,7 @@ def _print_kind(console: Console, result: Fit, kind: KindFit, stopped_by: str) -
         )
     else:
         _print_no_solution(console, result, kind)
-    _print_search(console, kind, stopped_by)
+    _print_search(console, kind, result.stopped_by)
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[StageFit]) -> None:

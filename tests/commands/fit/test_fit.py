@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import edgefl
+from edgefl.commands.fit.allowances import allowances_of
 from edgefl.commands.fit.answer import BudgetLimit
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
-from edgefl.commands.fit.command import allowances_of
 from edgefl.commands.fit.search import worst
 from edgefl.console import main
 from edgefl.cost.price import price_rounds
@@ -119,7 +119,7 @@ def answers(scenario: dict[str, Any], allowed: Mapping[str, float], **more: Any)
     """What ``fit`` says of the text clients."""
     of_bytes = ("memory", "bytes")
     budgets = {n: f"{v} B" if n in of_bytes else v for n, v in allowed.items() if v != inf}
-    asked = {"kind": "text", "first": None, **more}
+    asked = {"kind": "text", "answers": 0, **more}
     found: dict[str, Any] = edgefl.fit(scenario, device=PI, link=WIFI, **budgets, **asked)["kinds"]["text"]
     return found
 
@@ -338,7 +338,7 @@ def test_a_larger_budget_never_needs_more(few: dict[str, Any], trials: Trials, n
     order = [sets_of(steps_of(axes, levels)) for levels in candidates(axes)]
     places = []
     for allowed in grid(costs, (name,), (0.0, 0.25, 0.5, 0.75, 1.0)):
-        found = answers(few, allowed, first=1)
+        found = answers(few, allowed, answers=1)
         least = [] if found["fits"] else next((s["sets"] for s in found["solutions"]), None)
         places.append(len(order) if least is None else order.index(least))
     assert places == sorted(places, reverse=True) and places[-1] == 0 < places[0]
@@ -397,14 +397,14 @@ def test_few_predictions_of_many(texts: dict[str, Any]) -> None:
     stopped = answers(texts, {"memory": now["memory"] / 3}, most=3)
     assert not stopped["complete"] and stopped["predictions"] == 3
     heard: list[str] = []
-    answers(texts, {"memory": now["memory"] * 0.9}, first=1, on_progress=lambda _, facts: heard.append(facts["what"]))
+    answers(texts, {"memory": now["memory"] * 0.9}, answers=1, on_progress=lambda _, facts: heard.append(facts["what"]))
     assert any("checkpointing" in what or "batch 4" in what for what in heard)
 
 
 def test_what_the_scenario_compares_is_left_aside(few: dict[str, Any]) -> None:
     compared = few | {"compare": {"training.batch": [2, 1]}}
     now = costs_of(few, [])[0][0]["bytes"]
-    found = edgefl.fit(compared, device=PI, bytes=f"{now * 0.9} B", first=1)
+    found = edgefl.fit(compared, device=PI, bytes=f"{now * 0.9} B", answers=1)
     assert found["sets"] == ["compare=null"]
     (one,) = found["kinds"]["text"]["solutions"]
     assert load(compared, [*found["sets"], *one["sets"]]).compare == {}
@@ -417,7 +417,7 @@ def test_a_run_with_the_answer_lets_everyone_in(tiny: Tiny) -> None:
     sizes = edgefl.fit(asked, device=PI)["kinds"]
     peaks = {kind: one["as_it_stands"]["costs"]["memory"] for kind, one in sizes.items()}
     budget = int(0.8 * peaks["text"])
-    found = edgefl.fit(asked, device=PI, kind="text", memory=budget, first=None)["kinds"]["text"]
+    found = edgefl.fit(asked, device=PI, kind="text", memory=budget, answers=0)["kinds"]["text"]
     layerwise = next(s for s in found["solutions"] if "layerwise" in s["sets"][0])
     for one, less in ((found["solutions"][0], 0), (layerwise, 0), (layerwise, 1)):
         budgets = {"memory": budget, "bytes_per_round": one["costs"]["bytes"] - less}
@@ -567,7 +567,7 @@ def test_the_tightest_of_what_is_said(texts: dict[str, Any]) -> None:
 def test_a_run_and_fit_agree_on_each_device_of_the_quickstart(device: str, tmp_path: Path) -> None:
     """A run of the quickstart's schedules on one device, priced without training, against what fit says of it."""
     sets = ["compare=null", f"fleet.devices={device}", "fleet.links=wifi-5", "fleet.budgets.memory=12 MiB"]
-    found = edgefl.fit("quickstart", sets, device=device, most=60, first=1)
+    found = edgefl.fit("quickstart", sets, device=device, most=60, answers=1)
     run = edgefl.run("quickstart", overrides=[*sets, "training.mode=none", "executor.name=inline"], out=tmp_path / "r")
     verdicts = run.records("eligibility")
     limit = "device" if device == "raspberry-pi-zero-2w" else "owner"
@@ -619,14 +619,14 @@ def test_the_command(
     assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
     assert "text: work 1 of at most 200: as it stands, stage 1" in err
     assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
-    monkeypatch.setattr("edgefl.commands.fit.command.PAUSE", 0.0)
+    monkeypatch.setattr("edgefl.commands.fit.one_kind.PAUSE", 0.0)
     code, out, err = call("--bytes", "1kB", "--most", "2")
     assert code == 1 and "No solution: no change meets the traffic budget of 1000 B." in out
     assert "Nearest combination, at" in out
     told = [line.removeprefix("text: combination ") for line in err.splitlines() if "combination" in line]
     (every,) = {int(words.split(" of ")[1].replace(",", "")) for words in told}
     assert [int(words.split(" of ")[0].replace(",", "")) for words in told] == list(range(1, every + 1))
-    code, out, _ = call("--bytes", "1kB", "--most", "2", "--json")
+    code, out, _ = call("--bytes", "1kB", "--most", "2", "--as", "json")
     assert code == 1 and json.loads(out)["kinds"]["text"]["unmet"] == ["bytes"]
     assert call("--memory", "2")[0::2] == (2, "edgefl: error: memory: '2' has no unit: write 2 B or 2 MiB\n")
     code, _, err = call("--memory", "60s")
