@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.command import compare
     from edgefl.commands.devices.calibrate import calibrate
+    from edgefl.commands.doctor.command import doctor
     from edgefl.commands.explain.command import explain
     from edgefl.commands.export.command import export
     from edgefl.commands.fit.command import fit
@@ -46,6 +47,7 @@ __all__ = [
     "check",
     "check_devices",
     "compare",
+    "doctor",
     "explain",
     "explore",
     "explore_devices",
@@ -69,6 +71,7 @@ _MODULES = {
     "check": "commands.check.check",
     "check_devices": "commands.sweep.on_devices",
     "compare": "commands.compare.command",
+    "doctor": "commands.doctor.command",
     "explain": "commands.explain.command",
     "explore": "commands.sweep.page.of_fleet",
     "explore_devices": "commands.sweep.page.of_devices",

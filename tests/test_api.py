@@ -17,6 +17,7 @@ NAMES = [
     "check",
     "check_devices",
     "compare",
+    "doctor",
     "explain",
     "explore",
     "explore_devices",

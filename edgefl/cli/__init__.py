@@ -7,7 +7,6 @@ OLD = {
     "explain": "one_run",
     "sweep": "sweep", "explore": "explore", "tune": "tune",
     "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
-    "doctor": "machine",
 }  # fmt: skip
 
 

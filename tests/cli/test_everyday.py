@@ -76,7 +76,7 @@ LONG = {
     "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
     "edgefl validate quickstart --set round.deadline=30s",
     "edgefl doctor --quick",
-    "edgefl doctor --quick --json",
+    "edgefl doctor --quick --as json",
     "edgefl calibrate --quick",
     "edgefl calibrate --quick -o mydevice.yaml --force",
     *EXAMPLES["edgefl check"],

@@ -185,7 +185,7 @@ def test_an_option_is_said_once() -> None:
 def test_every_command_names_its_answer_and_forms() -> None:
     for name, each in COMMANDS.items():
         answer = imported(each.answer)
-        assert issubclass(answer, Record), name
+        assert issubclass(answer, Record) != (name == "doctor"), name  # whose package may be what is broken
         assert each.forms and "json" not in each.forms
         assert all(callable(imported(form)) for form in each.forms.values()), name
         assert all(typed.startswith(f"edgefl {name}") for typed in each.typed), name

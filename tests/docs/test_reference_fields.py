@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.doctor.command import doctor, package_check
+from edgefl.commands.doctor.machine_checks import package_check
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS
@@ -150,7 +150,7 @@ def samples(
     over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), out=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     lacking = package_check(Requirement("torch>=2.11"), None)
-    found["doctor"] = [doctor(runs=False).to_data(), {"checks": [vars(lacking)]}]
+    found["doctor"] = [edgefl.doctor(quick=True).to_data(), {"checks": [vars(lacking)]}]
 
     return found
 
