@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgefl.commands.explain.command import explain
     from edgefl.commands.export.command import export
     from edgefl.commands.fit.command import fit
+    from edgefl.commands.new.command import new
     from edgefl.commands.profile.command import profile
     from edgefl.commands.report.command import report
     from edgefl.commands.run.command import run
@@ -53,6 +54,7 @@ __all__ = [
     "explore_devices",
     "export",
     "fit",
+    "new",
     "profile",
     "read_run",
     "register",
@@ -77,6 +79,7 @@ _MODULES = {
     "explore_devices": "commands.sweep.page.of_devices",
     "export": "commands.export.command",
     "fit": "commands.fit.command",
+    "new": "commands.new.command",
     "profile": "commands.profile.command",
     "read_run": "runs",
     "register": "registry",

@@ -23,6 +23,7 @@ NAMES = [
     "explore_devices",
     "export",
     "fit",
+    "new",
     "profile",
     "read_run",
     "register",

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 OLD = {
-    "new": "scenarios", "schema": "scenarios", "run": "run", "validate": "run", "compare": "compare",
+    "run": "run", "compare": "compare",
     "explain": "one_run",
     "sweep": "sweep", "explore": "explore", "tune": "tune",
     "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",

@@ -1,4 +1,4 @@
-"""The commands ``edgefl run`` and ``edgefl validate``."""
+"""The command ``edgefl run``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from edgefl.cli.old import (
     Jobs,
     Overrides,
     Plugins,
-    ScenarioFile,
     Shard,
     app,
     check_scenario_exists,
     examples,
     interruptible,
-    observing,
     print_json,
     shipped_and_files,
 )
@@ -150,39 +148,6 @@ def run(
         raise diverged
     if any(fitting.values()) and not any(cell.eligible for cells in fitting.values() for cell in cells):
         raise typer.Exit(NOBODY)
-
-
-@app.command(
-    epilog=examples(
-        "edgefl validate mine.yaml",
-        "edgefl validate mine.yaml --resolved",
-        "edgefl validate quickstart --set round.deadline=30s",
-    )
-)
-def validate(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    resolved: Annotated[
-        bool, typer.Option("--resolved", help="Print the complete scenario with all defaults.")
-    ] = False,
-    plugins: Plugins = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check a scenario without running it."""
-    from edgefl.commands.validate.table import print_validation
-
-    with observing() as on_progress:
-        from edgefl.commands.validate import command
-
-        result = command.validate(scenario, overrides or (), on_progress=on_progress)
-    if as_json:
-        print_json(result)
-    elif resolved:
-        from edgefl.scenario import load
-
-        typer.echo(load(dict(result.resolved)).to_yaml(), nl=False)
-    else:
-        print_validation(result)
 
 
 def _begin_workers(scenario: str | None, overrides: Sequence[str] | None) -> None:

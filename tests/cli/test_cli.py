@@ -88,8 +88,7 @@ def test_a_wrong_scenario_is_said_with_its_place_and_nothing_is_written(
 ) -> None:
     words, message = WRONG[wrong]
     output = ["--out", "new"] if command in ("run", "sweep") else []
-    form = ("--as", "json") if command == "profile" else ("--json",)
-    code, out, err = call(command, declared, *words, *output, *form)
+    code, out, err = call(command, declared, *words, *output)
     assert code == 2 and out == "" and message in err and "Traceback" not in err
     assert err.startswith("edgefl: error: ") and list(Path.cwd().iterdir()) == []
 
@@ -293,11 +292,11 @@ def test_validate(call: Call, declared: str) -> None:
     simulated = ("validate", declared, "--set", "training=none")
     code, out, _ = call(*simulated)
     assert code == 0 and out.startswith("tiny is valid: 1 combination, seed 3\n") and "in 2 stages (2, 2)" in out
-    code, out, _ = call(*simulated, "--resolved")
+    code, out, _ = call(*simulated, "--as", "yaml")
     assert code == 0
     Path("whole.yaml").write_text(out)
-    assert call("validate", "whole.yaml", "--resolved")[1] == out
-    assert yaml.safe_load(out) == json.loads(call(*simulated, "--json")[1])["resolved"]
+    assert call("validate", "whole.yaml", "--as", "yaml")[1] == out
+    assert yaml.safe_load(out) == json.loads(call(*simulated, "--as", "json")[1])["resolved"]
 
 
 def test_csv_says_that_it_leaves_something_out(call: Call, declared: str) -> None:

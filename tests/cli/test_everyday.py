@@ -22,7 +22,8 @@ from jsonschema import Draft202012Validator
 import edgefl
 from edgefl import registry
 from edgefl.commands.parts.schema_parts import describe_part, kind_names, parts_of
-from edgefl.console import app, main
+from edgefl.commands.validate.schemas import FILES, records, schema_text
+from edgefl.console import load_commands, main
 from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
 from edgefl.scenario.document import read_file
@@ -69,12 +70,12 @@ def commands(group: Any, words: str = "edgefl") -> Iterator[tuple[str, Any]]:
         yield from commands(command, f"{words} {name}")
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(typer.main.get_command(load_commands())))
 EXAMPLES = {words: (command.epilog or "").split("\n\n")[1:] for words, command in COMMANDS.items()}
 LONG = {
     "edgefl run quickstart",
     "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
-    "edgefl validate quickstart --set round.deadline=30s",
+    "edgefl validate quickstart --as yaml --set round.deadline=30s",
     "edgefl doctor --quick",
     "edgefl doctor --quick --as json",
     "edgefl calibrate --quick",
@@ -183,9 +184,10 @@ LIGHT = {
     "devices show phone-mid": NONE - {"numpy"},
 }
 LIGHT |= dict.fromkeys(
-    ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
+    ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "new mine --force"),
     NONE,
 )
+LIGHT |= {"validate --schema": NONE, "validate --schema rounds": NONE}
 OF_RUN = {
     "report {run} -o page.html": NONE - {"numpy"},
     "export {run} --to figures --format svg": NONE - {"numpy", "matplotlib"},
@@ -327,7 +329,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
         "edgefl: error: mine.yaml: there is such a file already: choose another name, or add --force\n"
     )
     assert Path("mine.yaml").read_text() == "mine" and not Path("edgefl.schema.json").exists()
-    assert json.loads(answer("new", "mine", "--force", "--json")[1]) == {
+    assert json.loads(answer("new", "mine", "--force", "--as", "json")[1]) == {
         "scenario": "mine.yaml", "schema": "edgefl.schema.json", "like": "quickstart",
     }  # fmt: skip
     assert load("mine.yaml").name == "mine"
@@ -338,7 +340,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
             "quickstrat: there is no such file or shipped scenario; did you mean",
         ),
         (("new", "a\nb"), "can't be the name of a scenario"),
-        (("schema", "-o", "nowhere/it.json"), "can't write nowhere/it.json: No such file or directory"),
+        (("validate", "--schema", "-o", "nowhere/it.json"), "can't write nowhere/it.json: No such file or directory"),
     ):
         code, out, err = answer(*words)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1
@@ -347,27 +349,37 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
 # --- the schema ------------------------------------------------------------------------------------------------------
 
 
-def test_records_have_schemas(
-    tiny: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def answer(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["schema", *words])
-        return int(ended.value.code or 0), capsys.readouterr().out
-
-    code, text = answer("records")
-    schemas = json.loads(text)
-    assert code == 0 and {"rounds", "clients", "scored", "explain"} <= set(schemas)
+def test_records_have_schemas(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    schemas = {name: json.loads(schema_text(name)) for name in records()}
+    assert {*FILES, *TABLES, "fit", "parts"} <= set(schemas)
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
     run = edgefl.run(tiny(evaluation={"every": 1, "clients": "20%"}), out=tmp_path / "run")
     for table in TABLES:
-        records = run.records(table)
-        assert records, table
-        for record in records:
+        written = run.records(table)
+        assert written, table
+        for record in written:
             Draft202012Validator(schemas[table]).validate(record)
-    assert json.loads(answer("records", "rounds")[1]) == schemas["rounds"]
-    assert answer("records", "round")[0] != 0 and answer("record")[0] != 0
+    for name in ("rounds", "fit"):
+        assert json.loads(answer("validate", "--schema", name)[1]) == schemas[name]
+    assert json.loads(answer("validate", "--schema", "rounds", "--as", "json")[1]) == {
+        "of": "rounds", "file": None, "schema": schemas["rounds"],
+    }  # fmt: skip
+
+
+def test_what_is_no_record_is_told_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, message in (
+        (["--schema", "ronds"], "unknown record 'ronds'; did you mean 'rounds'?"),
+        (["--schema", "quickstart", "-o", "it.json"], "unknown record 'quickstart'"),
+        ([], "give a scenario, or --schema"),
+        (["quickstart", "-o", "it.json"], "--out is for --schema alone"),
+    ):
+        code, out, err = answer("validate", *words)
+        assert (code, out) == (2, "") and err.startswith(f"edgefl: error: {message}") and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+    assert answer("validate", "--schema", "-o", "it.json") == (0, "it.json\n", "")
+    assert (tmp_path / "it.json").read_text(encoding="utf-8") == answer("validate", "--schema", "scenario")[1]
 
 
 def test_the_shipped_schema_is_that_of_the_sections() -> None:
@@ -377,7 +389,7 @@ def test_the_shipped_schema_is_that_of_the_sections() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
     shipped = library_folder() / "edgefl.schema.json"
     assert shipped.read_text(encoding="utf-8") == done.stdout, "run python tools/pages.py"
-    assert process("schema").stdout == done.stdout
+    assert process("validate", "--schema").stdout == done.stdout
 
 
 @pytest.mark.parametrize("name", scenario_names())

@@ -188,7 +188,7 @@ def _plain(folder: Path, words: list[Any], **environment: str) -> subprocess.Com
 
 @pytest.mark.parametrize("environment", [ASCII, {"PYTHONIOENCODING": "ascii"}], ids=["the C locale", "an ASCII stream"])
 def test_a_terminal_that_cannot_print_a_name_prints_escapes(named: Path, environment: dict[str, str]) -> None:
-    done = _plain(named, ["validate", "mine.yaml", "--resolved"], **environment)
+    done = _plain(named, ["validate", "mine.yaml", "--as", "yaml"], **environment)
     assert done.returncode == 0 and b"gr\\xf6\\xdfe" in done.stdout and (done.stdout + done.stderr).isascii()
     assert b"Traceback" not in done.stderr
 
@@ -198,7 +198,7 @@ def test_a_terminal_that_cannot_print_a_name_prints_escapes(named: Path, environ
     ["explain", "out", "--round", "1"], ["compare", "out"], ["compare", "out", "--csv"], ["report", "out"],
     ["export", "out", "--to", "figures", "--format", "svg"], ["export", "out", "--to", "perfetto"],
     ["export", "out", "--to", "csv", "-o", "csv"],
-    ["validate", "mine.yaml", "--resolved"], ["profile", "mine.yaml", "--full"], ["methods"],
+    ["validate", "mine.yaml", "--as", "yaml"], ["profile", "mine.yaml", "--full"], ["methods"],
 ], ids=" ".join)  # fmt: skip
 def test_every_command_prints_where_only_ascii_is_known(named: Path, words: list[str]) -> None:
     done = _plain(named, words, **ASCII)

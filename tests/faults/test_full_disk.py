@@ -292,7 +292,7 @@ def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess
         pytest.param(["compare", "{run}"], marks=pytest.mark.slow),
         pytest.param(["export", "{run}", "--to", "csv", "-o", "out"], marks=pytest.mark.slow),
         pytest.param(["profile", "quickstart", "--as", "json"], marks=pytest.mark.slow),
-        pytest.param(["schema", "-o", "/dev/full"], marks=pytest.mark.slow),
+        pytest.param(["validate", "--schema", "-o", "/dev/full"], marks=pytest.mark.slow),
         pytest.param(
             ["run", "quickstart", "--set", "training.mode=none", "--set", "compare={}", "-o", "new"],
             marks=pytest.mark.slow,

@@ -17,7 +17,7 @@ from edgefl.commands.profile.answer import Measurements
 from edgefl.commands.profile.measure import count, measure
 from edgefl.commands.run.answer import RunAnswer
 from edgefl.commands.sweep.answer import Sweep
-from edgefl.commands.validate.schemas import ANSWERS
+from edgefl.commands.validate.schemas import answers
 from edgefl.console import main
 from edgefl.records.answer import Answer
 from edgefl.records.record import Record, fields_of
@@ -73,6 +73,9 @@ def test_a_public_command_returns_a_record(name: str) -> None:
 
 LEFT = "--set round.leave_out=[text]"
 """Leaves a kind out, whose clients then lack costs."""
+
+ANSWERS = answers()
+
 READ_BACK = {
     "profile": f"profile compared.yaml {LEFT} --clients --timeline t.html --against p.json --as json",
     "devices check": "devices check it.yaml --device phone-mid --json",
@@ -85,12 +88,13 @@ READ_BACK = {
     "explore --devices": "explore it.yaml --devices --vary training.batch=8 --jobs 1 --json",
     "fit": "fit it.yaml --device raspberry-pi-zero-2w --memory 1B --answers 1 --most 2 --as json",
     "analyse": "analyse {run} --only gradients,drift -o a --clients 1 --json",
-    "validate": "validate it.yaml --set training.mode=none --json",
+    "validate": "validate it.yaml --set training.mode=none --as json",
+    "new": "new another --as json",
     "run": "run --resume {run} --json",
     "verify": "run --resume {run} --verify --json",
     "explain": "explain {run} --round 1 --client 0 --json",
-    "trace": "trace {run} -o t.json --json",
-    "export": "export {run} --to csv -o csv --json",
+    "export": "export {run} --to csv -o csv --as json",
+    "report": "report {run} -o page.html --as json",
 }
 """For each answer a command that prints it."""
 

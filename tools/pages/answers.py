@@ -8,9 +8,11 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from edgefl.commands.sweep.answer import CellHead
-from edgefl.commands.validate.schemas import ANSWERS
+from edgefl.commands.validate.schemas import answers
 from edgefl.records.record import FieldRow, Keys, Record, fields_of, meanings, types_of
 from tools.pages.markdown import prose, table
+
+ANSWERS = answers()
 
 INLINE = 7
 """A record with up to this many fields stands in the table of the only record that has it."""

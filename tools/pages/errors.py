@@ -12,14 +12,13 @@ from tools.pages.markdown import capital, first_paragraph, page, table
 
 EXIT_CODES = {
     "new": ("the scenario is written", "", ""),
-    "schema": ("the schema is printed or written", "", ""),
     "run": (
         "every run is finished, and clients could train in one at least; with `--verify`, every rule holds",
         "a client's or the server's work failed while it ran; every run is finished, but no client fits its budgets in "
         "any; with `--verify`, a rule is broken",
         "finished rounds are kept: `edgefl run --resume DIR` goes on",
     ),
-    "validate": ("the scenario can be run", "", ""),
+    "validate": ("the scenario can be run; the schema is printed or written", "", ""),
     "compare": ("the rows are printed", "", ""),
     "report": ("the page is written", "", ""),
     "explain": ("the round is explained", "", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgefl.commands.validate.schemas import RECORDS
+from edgefl.commands.validate.schemas import records
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
@@ -25,7 +25,7 @@ def record_blocks() -> dict[str, str]:
     """The blocks of ``reference/records.md``."""
     return {
         **{f"fields of {file}": fields_table(cls) for file, cls in ON_RECORDS.items()},
-        "schemas": ", ".join(f"`{name}`" for name in RECORDS),
+        "schemas": ", ".join(f"`{name}`" for name in records()),
     }
 
 

@@ -15,7 +15,7 @@ from tools.pages.markdown import anchor, capital, first_paragraph, listed, page,
 
 
 def scenario_schema() -> str:
-    """The scenarios' JSON Schema, from which ``edgefl schema`` and its kin answer without importing torch."""
+    """The JSON Schema of scenarios, from which ``edgefl parts`` and ``validate --schema`` answer without torch."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -31,7 +31,7 @@ def scenario_page() -> str:
         [
             "A scenario is a YAML file. Each top-level key is a section; each section can be left out. A field that is "
             "left out has its default. An unknown key is an error that names the file, the line and the nearest key.",
-            "`edgefl validate FILE --resolved` prints a scenario with every default written out. "
+            "`edgefl validate FILE --as yaml` prints a scenario with every default written out. "
             "`--set PATH=VALUE` changes a field, for example `--set training.lr=1e-3`. "
             "`scenarios/tour.yaml` is an annotated example, and [methods](../explanation/methods.md) explains what the "
             "methods do.",

@@ -1,4 +1,4 @@
-"""The answer of ``edgefl validate``: what a scenario that can be run consists of."""
+"""The answers of ``edgefl validate``: what a scenario that can be run consists of, or a JSON Schema."""
 
 from __future__ import annotations
 
@@ -53,3 +53,14 @@ class ValidScenario(Answer):
     """Each combination; of a scenario that compares nothing the scenario itself"""
     resolved: Annotated[Mapping[str, object], Keys("SECTION")]
     """The scenario with every default written out"""
+
+
+class JsonSchema(Answer):
+    """What ``edgefl validate --schema`` prints."""
+
+    of: str
+    """`scenario`, or the record"""
+    file: str | None
+    """The file that it was written to; `null` without one"""
+    schema: Annotated[Mapping[str, object], Keys("KEY")]
+    """The JSON Schema"""

@@ -1,50 +1,91 @@
-"""``edgefl validate``: check that a scenario can be run, and write out every default."""
+"""``edgefl validate`` as it is typed, and ``edgefl.validate`` as it is called."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from math import prod
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+import typer
 
-from edgefl.arrays import AnyArray
-from edgefl.cells.needs import brief_predictor, check, idle_parts
-from edgefl.commands.validate.answer import ValidCombination, ValidScenario
-from edgefl.data import Federation
-from edgefl.data.missing import patterns_of
-from edgefl.models import quantised
-from edgefl.planning.setup import Setup
-from edgefl.records.record import UNSET
-from edgefl.runs.progress import OnProgress, messages, silent
-from edgefl.scenario import Scenario
-from edgefl.setup.compose import Given, check_sections, predictor_of, scenario_of
-from edgefl.setup.progress import public_command
+from edgefl.console.derived import OnProgress, argument, command, option, silent
+from edgefl.console.options import Given, Overrides, Place, check_scenario_exists, shipped_and_files
+
+if TYPE_CHECKING:
+    from edgefl.commands.validate.answer import JsonSchema, ValidScenario
 
 
-@public_command
-def validate(scenario: Given, overrides: Sequence[str] = (), *, on_progress: OnProgress = silent) -> ValidScenario:
-    """Check a scenario, and every combination that it compares, without running it.
+def _check_scenario_exists(context: typer.Context, given: Any) -> Any:
+    """Raise ScenarioError for a scenario that isn't there, before torch is imported; a record isn't a scenario."""
+    return given if context.params.get("schema") else check_scenario_exists(context, given)
 
-    The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, files of
-    weights compared with the towers, and a step of each kind's work is priced on tensors without data.  Nothing is
-    trained and no run is written.
 
-    Args:
-        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
-        overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        on_progress: Called with the name of an event and its facts.
+@command(
+    "edgefl validate mine.yaml", "edgefl validate quickstart --as yaml --set round.deadline=30s",
+    "edgefl validate --schema rounds",
+    answer="edgefl.commands.validate.answer:ValidScenario",
+    forms={"table": "edgefl.commands.validate.table:print_validation",
+           "yaml": "edgefl.commands.validate.table:as_yaml"},
+)  # fmt: skip
+def validate(
+    scenario: Annotated[
+        Given | None,
+        argument(
+            "A scenario file, or the name of a shipped one: quickstart. With --schema scenario, the default, or the "
+            "record of a run or of an answer: rounds, profile.",
+            "SCENARIO",
+            autocompletion=shipped_and_files,
+            callback=_check_scenario_exists,
+        ),
+    ] = None,
+    overrides: Overrides = (),
+    *,
+    schema: Annotated[
+        bool, option("Print the JSON Schema of scenarios, with the parts of plug-ins, or of a record.", is_eager=True)
+    ] = False,
+    out: Annotated[Place | None, option("Write the schema to a file.", "FILE", "--out", "-o")] = None,
+    on_progress: OnProgress = silent,
+) -> ValidScenario | JsonSchema:
+    """Check a scenario, or print its JSON Schema.
+
+    A scenario is checked with every combination that it compares.  The check is the one with which ``edgefl.run``
+    begins: data are opened, fleets drawn, works described, files of weights compared with the towers, and a step of
+    each kind's work is priced on tensors without data.  Nothing is trained and no run is written.
 
     Returns:
         ``scenario`` (its name), ``seed``, ``combinations`` and ``resolved``, the scenario with every default written
-        out. A combination has its ``label``, ``method`` and ``schedule``, the ``rounds`` in all and by stage, and
-        counts of ``clients``, private ``samples``, ``parameters`` (by kind), ``devices``, ``links`` (clients by name)
-        and, where samples lack modalities, ``lacking`` (samples by kind and pattern).
+        out, which ``--as yaml`` prints.  A combination has its ``label``, ``method`` and ``schedule``, the ``rounds``
+        in all and by stage, and counts of ``clients``, private ``samples``, ``parameters`` (by kind), ``devices``,
+        ``links`` (clients by name) and, where samples lack modalities, ``lacking`` (samples by kind and pattern).
+        With ``schema`` instead ``of`` (scenario, or the record), the ``schema`` and its ``file``.
 
     Raises:
-        ScenarioError: The scenario can't be run; also DataError, DeviceError, MethodError, UnknownName, UnitError.
+        ScenarioError: The scenario can't be run, or none is named; also DataError, DeviceError, MethodError, UnitError.
+        UnknownName: There is no such part or record.
+        RunError: The file of the schema can't be written.
     """
+    import json
+
+    from edgefl.commands.validate.answer import JsonSchema, ValidScenario
+    from edgefl.commands.validate.schemas import schema_text
+    from edgefl.errors import ScenarioError
+    from edgefl.runs.progress import messages
+
+    if schema:
+        of = str(scenario or "scenario")
+        text = schema_text(of)
+        if out is not None:
+            from pathlib import Path
+
+            from edgefl.runs.durable import write_output
+
+            write_output(Path(out), text.encode())
+        return JsonSchema(of=of, file=None if out is None else str(out), schema=json.loads(text))
+    if scenario is None or out is not None:
+        raise ScenarioError("give a scenario, or --schema" if scenario is None else "--out is for --schema alone")
+
+    from edgefl.cells.needs import check
+    from edgefl.commands.validate.combination import valid_combination
+    from edgefl.setup.compose import check_sections, scenario_of
+
     whole = scenario_of(scenario, overrides)
     combinations = whole.combinations()
     check_sections([combination for _, combination in combinations])
@@ -52,56 +93,8 @@ def validate(scenario: Given, overrides: Sequence[str] = (), *, on_progress: OnP
         scenario=whole.name,
         seed=whole.seed,
         combinations=[
-            _summary(label, combination, check(combination, messages(on_progress), brief=True))
+            valid_combination(label, combination, check(combination, messages(on_progress), brief=True))
             for label, combination in combinations
         ],
         resolved=whole.to_data(),
     )
-
-
-def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
-    kinds = setup.clients.kinds
-    samples = setup.clients.client_samples
-    fleet = setup.fleet
-    for kind, variant in setup.variants:
-        setup.method.client_work(kind, 1, variant)  # raises for towers that the method can't pair
-    described = setup.method.setting.kinds
-    plain = {name: replace(kind, model=quantised.without(kind.model)) for name, kind in described.items()}
-    return ValidCombination(
-        label=label,
-        method=scenario.method_name,
-        schedule=scenario.schedule_name,
-        rounds=setup.schedule.rounds,
-        rounds_by_stage=[stage.rounds for stage in setup.schedule.stages],
-        clients={kind: len(setup.of_kind(kind)) for kind in kinds},
-        samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
-        lacking=_lacking(setup),
-        parameters={k: sum(prod(s.shape) for s in plain[k].parameters().values()) for k in kinds},
-        nobody_fits=idle_parts(setup, predictor_of(scenario), brief_predictor(scenario)),
-        devices=_count_clients([device.name for device in fleet.devices], fleet.device_index),
-        links=_count_clients([link.name for link in fleet.links], fleet.link_index),
-        relays={fleet.relays.link.name: len(np.unique(fleet.relays.of))} if fleet.relays is not None else UNSET,
-    )
-
-
-def _count_clients(names: Sequence[str], index: AnyArray) -> dict[str, int]:
-    """Number of clients by name, most first; ``index`` is into ``names``, `[clients]`."""
-    counts: Counter[str] = Counter()
-    for name, count in zip(names, np.bincount(index, minlength=len(names)).tolist(), strict=True):
-        if count:
-            counts[name] += count
-    return dict(counts.most_common())
-
-
-def _lacking(setup: Setup) -> dict[str, dict[str, int]]:
-    """Samples by kind and modality pattern, ``dropped`` for those without any; only kinds that lack modalities."""
-    clients, lacking = setup.clients, {}
-    if isinstance(clients, Federation) and clients.client_patterns is not None and clients.client_dropped is not None:
-        for kind in clients.kinds:
-            members = setup.of_kind(kind)
-            if len(patterns := clients.patterns(kind)) > 1:
-                counts = dict(zip(patterns_of(kind), clients.client_patterns[members].sum(0).tolist(), strict=True))
-                lacking[str(kind)] = {p: counts[p] for p in patterns} | {
-                    "dropped": int(clients.client_dropped[members].sum())
-                }
-    return lacking

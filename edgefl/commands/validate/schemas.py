@@ -1,30 +1,21 @@
-"""The records that have a JSON Schema to print: a name for each file of a run's folder and for each answer."""
+"""The JSON Schema of scenarios, and of records: those of a run's files, and the answers of commands."""
 
 from __future__ import annotations
 
-from edgefl.commands.analyse.answer import Analysis, ShardOfAnalysis
-from edgefl.commands.bench.answer import BenchAnswer
-from edgefl.commands.compare.answer import ComparedRuns
-from edgefl.commands.explain.answer import Explanation
-from edgefl.commands.export.answer import Exported
-from edgefl.commands.fit.answer import Fit
-from edgefl.commands.parts.answer import Parts
-from edgefl.commands.profile.answer import Profile
-from edgefl.commands.report.answer import RunReport
-from edgefl.commands.run.answer import RunAnswer
-from edgefl.commands.run.verified import Verified
-from edgefl.commands.sweep.answer import Sweep
-from edgefl.commands.tune.answer import Tuning
-from edgefl.commands.validate.answer import ValidScenario
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
-from edgefl.records.answer import Answer
+import json
+
+from edgefl import registry
+from edgefl.console.app import GROUPS, load_commands
+from edgefl.console.derived import COMMANDS, imported
+from edgefl.errors import UnknownName
 from edgefl.records.clients import FlightRecord, ScoredClient
-from edgefl.records.devices import Calibration, DeviceCheck, DeviceChecks, Library
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
+from edgefl.records.reading import schema
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
+from edgefl.scenario.library import SCHEMA, library_folder
 
 FILES: dict[str, type[Record]] = {
     "rounds": Round, "clients": FlightRecord, "scored": ScoredClient, "eligibility": VerdictRecord, "scratch": Scratch,
@@ -33,17 +24,41 @@ FILES: dict[str, type[Record]] = {
 }  # fmt: skip
 """The record of each table and file of a run's folder."""
 
-ANSWERS: dict[str, type[Answer]] = {
-    "profile": Profile, "devices check": DeviceCheck, "devices check A B": DeviceChecks,
-    "devices list": Library, "calibrate": Calibration, "parts": Parts,
-    "compare": ComparedRuns, "sweep": Sweep, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
-    "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "analyse --shard": ShardOfAnalysis,
-    "validate": ValidScenario, "run": RunAnswer, "verify": Verified, "explain": Explanation,
-    "export": Exported, "report": RunReport,
-}  # fmt: skip
-"""What a command prints with ``--json``, in the order of the page that tells it.
 
-Not the answer of ``doctor``, which is no record: it must come where their libraries are broken.
-"""
+def answers() -> dict[str, type[Record]]:
+    """What each command prints with ``--as json``, as the help lists them.
 
-RECORDS: dict[str, type[Record]] = {**FILES, **ANSWERS}
+    Not the answer of ``doctor``, which is no record: it must come where their libraries are broken.
+    """
+    load_commands()
+    order = [word for words in GROUPS.values() for word in words]
+    names = sorted(COMMANDS, key=lambda name: order.index(name.split()[0]))
+    found = {name: imported(COMMANDS[name].answer) for name in names}
+    return {name: cls for name, cls in found.items() if issubclass(cls, Record)}
+
+
+def records() -> dict[str, type[Record]]:
+    """Every record that has a JSON Schema to print."""
+    return {**FILES, **answers()}
+
+
+def schema_text(name: str) -> str:
+    """The JSON Schema of ``scenario``, or of a record by its name, as text.  Raises UnknownName."""
+    if name == "scenario":
+        return scenario_schema_text()
+    if name not in (known := FILES if name in FILES else records()):
+        raise UnknownName("record", name, ["scenario", *known])
+    return json.dumps(schema(known[name]), indent=2) + "\n"
+
+
+def scenario_schema_text() -> str:
+    """The JSON Schema of a scenario with the names of all registered parts, as text.
+
+    It is the shipped file, unless parts of plug-ins are installed.
+    """
+    nouns = (noun for noun in registry.GROUPS if noun != "profile library")
+    if all(registry.origin(noun, name).package == "edgefl" for noun in nouns for name in registry.names(noun)):
+        return (library_folder() / SCHEMA).read_text(encoding="utf-8")
+    from edgefl.scenario.schema import json_schema
+
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from edgefl.commands.validate.answer import JsonSchema
+from edgefl.commands.validate.schemas import schema_text
 from edgefl.drawing.text_tables import format_counts, screen, seeds_together, without_seed
 from edgefl.records.record import UNSET
 
@@ -14,11 +16,25 @@ if TYPE_CHECKING:
     from edgefl.commands.validate.answer import ValidCombination, ValidScenario
 
 
-def print_validation(result: ValidScenario, console: Console | None = None) -> None:
+def as_yaml(result: ValidScenario | JsonSchema) -> str:
+    """The scenario with every default written out, or the schema."""
+    from edgefl.scenario import load
+
+    return schema_or_file(result) if isinstance(result, JsonSchema) else load(dict(result.resolved)).to_yaml()
+
+
+def schema_or_file(result: JsonSchema) -> str:
+    """The schema as text, or the line of its file."""
+    return schema_text(result.of) if result.file is None else f"{result.file}\n"
+
+
+def print_validation(result: ValidScenario | JsonSchema, console: Console | None = None) -> str | None:
     """Print the result of ``edgefl.validate``: methods and schedules of the combinations, with clients and fleet below.
 
-    What several combinations have in common is printed once.
+    What several combinations have in common is printed once.  A schema is returned.
     """
+    if isinstance(result, JsonSchema):
+        return schema_or_file(result)
     console = console or screen()
     count = len(result.combinations)
     several = len({without_seed(row.label) for row in result.combinations}) < count
@@ -37,6 +53,7 @@ def print_validation(result: ValidScenario, console: Console | None = None) -> N
             console.print(Text(f"  {plan}"))
         for line in lines:
             console.print(Text(line))
+    return None
 
 
 def _plan(row: ValidCombination) -> str:

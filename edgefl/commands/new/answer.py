@@ -1,0 +1,24 @@
+"""The answer of ``edgefl new``."""
+
+from __future__ import annotations
+
+from edgefl.records.answer import Answer
+
+
+class NewScenario(Answer):
+    """What ``edgefl new`` wrote."""
+
+    scenario: str
+    """The scenario's file"""
+    schema: str
+    """The file of the schema with which editors check it; one that was there already stays as it was"""
+    like: str
+    """The scenario that it is a copy of"""
+
+
+def lines_of(answer: NewScenario) -> str:
+    """What was written, and what to do next."""
+    return (
+        f"{answer.scenario}: a copy of {answer.like}, which {answer.schema} lets editors check\n"
+        f"next: edgefl validate {answer.scenario}\n"
+    )
