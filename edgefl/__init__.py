@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgefl.commands.bench.command import bench
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.command import compare
-    from edgefl.commands.devices.calibrate import calibrate
+    from edgefl.commands.devices.command import calibrate
     from edgefl.commands.doctor.command import doctor
     from edgefl.commands.explain.command import explain
     from edgefl.commands.export.command import export
@@ -69,7 +69,7 @@ _MODULES = {
     "Run": "runs",
     "analyse": "commands.analyse.command",
     "bench": "commands.bench.command",
-    "calibrate": "commands.devices.calibrate",
+    "calibrate": "commands.devices.command",
     "check": "commands.check.check",
     "check_devices": "commands.sweep.on_devices",
     "compare": "commands.compare.command",

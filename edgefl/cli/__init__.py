@@ -6,7 +6,7 @@ OLD = {
     "run": "run", "compare": "compare",
     "explain": "one_run",
     "sweep": "sweep", "explore": "explore", "tune": "tune",
-    "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
+    "bench": "bench", "analyse": "analyse", "check": "checking",
 }  # fmt: skip
 
 

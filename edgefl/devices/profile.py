@@ -197,7 +197,7 @@ _HARDWARE_NUMBERS = {
     "compute_watts": units.WATTS,
     "idle_watts": units.WATTS,
 }
-_DEVICE_NUMBERS = {
+DEVICE_NUMBERS = {
     "ram_bytes": units.BYTES,
     "usable_memory_bytes": units.BYTES,
     **_HARDWARE_NUMBERS,
@@ -208,7 +208,7 @@ _DEVICE_NUMBERS = {
     "throttled_share": units.SHARE,
     "jitter": _SIGMA,
 }
-_LINK_NUMBERS = {
+LINK_NUMBERS = {
     "download_bits_per_second": units.BITS_PER_SECOND,
     "upload_bits_per_second": units.BITS_PER_SECOND,
     "latency_seconds": units.SECONDS,
@@ -354,8 +354,12 @@ def read_device(path: Path, mode: str | None = None) -> Device:
     A mode has the numbers that differ in it, each with its source.  Raises DeviceError with file, line and field of
     everything that is wrong, and UnknownName for an unknown mode.
     """
-    written = read_written(path, _shape("device", _DEVICE_NUMBERS))
-    faults = Faults()
+    return described_device(read_written(path, _shape("device", DEVICE_NUMBERS)), mode)
+
+
+def described_device(written: ProfileFile, mode: str | None = None) -> Device:
+    """The device that a file describes, as ``read_device`` reads it."""
+    path, faults = written.path, Faults()
     modes: tuple[str, ...] = ()
     with faults.noting():
         modes = tuple(map(str, written.section(MODES)))
@@ -386,8 +390,8 @@ def _numbers_of_mode(written: ProfileFile, name: str) -> Mapping[str, object]:
         raise written.error(f"{MODES}.{name}: has no numbers; write those that differ from the device's", MODES, name)
     faults = Faults()
     for number in numbers:
-        if number not in _DEVICE_NUMBERS:
-            near = suggestion(str(number), _DEVICE_NUMBERS)
+        if number not in DEVICE_NUMBERS:
+            near = suggestion(str(number), DEVICE_NUMBERS)
             faults.note(written.error(f"{number} is no number of a device{near}", MODES, name, number))
     faults.raise_all()
     return numbers
@@ -396,7 +400,7 @@ def _numbers_of_mode(written: ProfileFile, name: str) -> Mapping[str, object]:
 def _device(written: ProfileFile, name: str) -> Device:
     """The device that is written.  Raises DeviceError for everything that is wrong."""
     faults = Faults()
-    own, facts = _hardware(written, name, _DEVICE_NUMBERS, ["type"], ["twin", MODES], "a device", faults)
+    own, facts = _hardware(written, name, DEVICE_NUMBERS, ["type"], ["twin", MODES], "a device", faults)
 
     def refuse(field: str, message: str) -> None:
         faults.note(written.error(message, field))
@@ -483,7 +487,7 @@ def _processor_class(written: ProfileFile) -> str:
 
 
 def _own_processor(written: ProfileFile) -> Processor:
-    """The processor of a profile that writes its efficiencies itself, as ``edgefl calibrate`` does."""
+    """The processor of a profile that writes its efficiencies itself, as ``edgefl devices calibrate`` does."""
     try:
         own = OwnProcessor.model_validate(written.data["processor"])
     except ValidationError as error:
@@ -554,18 +558,22 @@ def read_link(path: Path) -> Link:
 
     Raises DeviceError with file, line and field of everything that is wrong.
     """
-    written = read_written(path, _shape("link", _LINK_NUMBERS))
-    faults = Faults()
+    return described_link(read_written(path, _shape("link", LINK_NUMBERS)))
+
+
+def described_link(written: ProfileFile) -> Link:
+    """The link that a file describes, as ``read_link`` reads it."""
+    path, faults = written.path, Faults()
     with faults.noting():
-        written.check_keys(["title", *_required_names(_LINK_NUMBERS)], [], "a link")
+        written.check_keys(["title", *_required_names(LINK_NUMBERS)], [], "a link")
     title = ""
     with faults.noting():
         title = written.text("title")
-    facts = _facts(written, _LINK_NUMBERS, faults)
+    facts = _facts(written, LINK_NUMBERS, faults)
     if "loss" in facts and facts["loss"].value >= 1:
         faults.note(written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss"))
     faults.raise_all()
-    return Link(name=path.stem, title=title, **_values(facts, _LINK_NUMBERS))
+    return Link(name=path.stem, title=title, **_values(facts, LINK_NUMBERS))
 
 
 def _required_names(numbers: Mapping[str, units.Quantity]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Measures a link over TCP: ``edgefl calibrate --serve PORT`` on one machine, ``--address HOST:PORT`` on the other.
+"""Measures a link over TCP: ``edgefl devices calibrate --serve PORT`` on one machine, ``--address`` on the other.
 
 The client sends one line, ``edgefl-link 1 TEST SECONDS``.  For ``echo`` the server sends every byte back.  For ``down``
 it sends random bytes for that time.  For ``up`` it receives bytes and answers with the measured bit rates as a JSON
@@ -89,10 +89,11 @@ def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnM
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise DeviceError(
-            f"--address: {address} doesn't answer a link test ({reason}); run `edgefl calibrate --serve PORT` there"
+            f"--address: {address} doesn't answer a link test ({reason}); run `edgefl devices calibrate --serve PORT` "
+            "there"
         ) from None
     sigmas = [stdev(map(math.log, rates)) for rates in (down, up)]
-    title, today = "edgefl calibrate, a TCP test", datetime.date.today()
+    title, today = "edgefl devices calibrate, a TCP test", datetime.date.today()
 
     def entry(values: list[float], show: Callable[[float], str], quote: str) -> ProfileNumber:
         low, middle, high = min(values), median(values), max(values)

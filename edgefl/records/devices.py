@@ -1,4 +1,4 @@
-"""The answers of ``devices`` and ``calibrate``: devices, links, fleets."""
+"""The answers of ``devices list`` and ``devices show``: devices, links, fleets."""
 
 from __future__ import annotations
 
@@ -216,26 +216,7 @@ class Library(Answer):
     broken: Sequence[BrokenPart] | Maybe = UNSET
     """What is left out because it is broken; absent if nothing is"""
 
-
-class CalibratedProfile(Record):
-    """A measured profile as the library reads it back."""
-
-    name: str
-    """Its name: that of its file"""
-    title: str
-    """What it is"""
-    values: Numbers
-    """A number of the profile"""
-
-
-class Calibration(Answer):
-    """What was measured of this machine, as profiles that a fleet can name."""
-
-    device: CalibratedProfile
-    """The machine"""
-    link: CalibratedProfile | None
-    """The link to another machine; `null` without an address"""
-    files: Sequence[str]
-    """The files that were written"""
-    notes: Sequence[str]
-    """What could not be measured, or not well"""
+    @property
+    def said(self) -> list[str]:
+        """A line for each profile or library that is left out."""
+        return [f"left out: {each.message}" for each in self.broken or ()]

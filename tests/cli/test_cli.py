@@ -309,7 +309,7 @@ def test_devices(call: Call) -> None:
     assert code == 0 and "raspberry-pi-zero-2w" in out and "wifi-5" in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = call("devices", "lte")
     assert code == 0 and "13 Mbit/s" in out and "4 Mbit/s to 40 Mbit/s" in out and "measured" in out
-    found = json.loads(call("devices", "--json")[1])
+    found = json.loads(call("devices", "--as", "json")[1])
     assert len(found["devices"]) >= 8 and len(found["links"]) >= 4
     for one in found["devices"] + found["links"]:
         for fact in one["values"].values():
@@ -321,7 +321,7 @@ def test_devices(call: Call) -> None:
     assert code == 0 and "phone-mid" in out and "phone-entry" not in out and "wifi-5" not in out
     code, out, _ = call("devices", "show", "phones")
     assert code == 0 and "phone-entry" in out and "Source (estimated)" in out
-    assert json.loads(call("devices", "show", "lte", "--json")[1])["derived"]["upload_joules_per_megabyte"] > 0
+    assert json.loads(call("devices", "show", "lte", "--as", "json")[1])["derived"]["upload_joules_per_megabyte"] > 0
     code, _, err = call("devices", "--max-watts", "4 parsecs")
     assert code == 2 and err.startswith("edgefl: error: --max-watts: '4 parsecs'") and err.count("\n") == 1
 

@@ -280,8 +280,8 @@ COMMANDS = {
     "devices check": ["devices", "check", "LONG"],
     "check": ["check", "schedule", "layerwise"],
     "doctor": ["doctor"],
-    "calibrate": ["calibrate", "--quick"],
-    "serve": ["calibrate", "--serve", "0"],
+    "calibrate": ["devices", "calibrate", "--quick"],
+    "serve": ["devices", "calibrate", "--serve", "0"],
 }
 """Commands that take longer, or whose imports do."""
 

@@ -1,4 +1,4 @@
-"""``edgefl calibrate``: what is written is read back, what can't be done is said before anything is measured."""
+"""``devices calibrate``: what is written is read back, what can't be done is said before anything is measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import yaml
 from edgefl_toys import Toy, described, make_work, training_pass
 
 import edgefl
-from edgefl.commands.devices import calibrate as calibrating
+from edgefl.commands.devices import measured_machine as calibrating
+from edgefl.commands.devices.answer import Calibration
 from edgefl.commands.devices.calibration_table import print_calibration
 from edgefl.cost.client_cost import compute_cost
 from edgefl.cost.predict import predict
@@ -30,7 +31,6 @@ from edgefl.errors import DeviceError, EdgeflError
 from edgefl.machine import link_speed, microbenchmarks
 from edgefl.machine.microbenchmarks import threads_of
 from edgefl.machine.observed_work import RandomBatches
-from edgefl.records.devices import Calibration
 from tests.toys.answers import read_back
 
 
@@ -148,7 +148,7 @@ def test_a_server_answers_after_visitors_who_say_something_else() -> None:
 
 @pytest.mark.slow(smaller="test_what_cannot_be_done_is_said_first")
 def test_an_interrupted_calibration_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl", "calibrate", "-o", str(tmp_path / "mine.yaml")]
+    command = [sys.executable, "-m", "edgefl", "devices", "calibrate", "-o", str(tmp_path / "mine.yaml")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "peak" in process.stderr.readline()

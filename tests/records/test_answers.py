@@ -80,7 +80,9 @@ READ_BACK = {
     "profile": f"profile compared.yaml {LEFT} --clients --timeline t.html --against p.json --as json",
     "devices check": "devices check it.yaml --device phone-mid --json",
     "devices check A B": "devices check it.yaml compared.yaml --device phone-mid --json",
-    "devices list": "devices list --json",
+    "devices list": "devices list --as json",
+    "devices show": "devices show raspberry-pi-4-4gb --as json",
+    "devices new": "devices new mine --like lte --set loss=1% --force --as json",
     "parts": "parts --as json",
     "compare": "compare {run} --json",
     "sweep": "sweep it.yaml --vary schedule.stages=1,2,3 --sensitivity 2x --json",
@@ -98,7 +100,7 @@ READ_BACK = {
 }
 """For each answer a command that prints it."""
 
-ELSEWHERE = {"calibrate", "tune", "bench", "analyse --shard"}
+ELSEWHERE = {"devices calibrate", "tune", "bench", "analyse --shard"}
 """Answers that take long to make: the tests of their commands read them back."""
 
 

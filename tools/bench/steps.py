@@ -6,7 +6,7 @@ The machine is calibrated with steps of single layers, without any of these netw
 and only then twelve networks of timm and transformers are measured: a bare loop of PyTorch (``networks.py``), the
 median step, in CPU seconds of one thread, which other processes disturb less.  Beside them stand the errors of the
 roofline of three numbers that calibration measured before, and after them those of a second calibration: machines
-drift.  With ``--profile FILE`` (written by ``edgefl calibrate``) wall seconds are held against that profile, on all
+drift.  With ``--profile FILE`` (of ``edgefl devices calibrate``) wall seconds are held against that profile, on all
 cores or ``--threads``; with ``--works`` works of edgefl are measured instead of networks, the best step.
 """
 

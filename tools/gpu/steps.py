@@ -176,10 +176,10 @@ def measure(check: Check, index: int, path: Path) -> bool:
 
 
 def do_calibrate(check: Check) -> Json:
-    """Run ``edgefl calibrate``; the result has the numbers of the profile."""
+    """Run ``edgefl devices calibrate``; the result has the numbers of the profile."""
     quick = ["--quick"] if check.minutes < 2 else []
-    ended = call(check, "calibrate", "-m", "edgefl", "calibrate", "--device", check.device, "--json", "--force",
-                 "-o", str(check.folder / "calibrated.yaml"), *quick)  # fmt: skip
+    ended = call(check, "calibrate", "-m", "edgefl", "devices", "calibrate", "--device", check.device, "--as", "json",
+                 "--force", "-o", str(check.folder / "calibrated.yaml"), *quick)  # fmt: skip
     profile = json.loads(ended.out) if ended.code == 0 else {"device": None, "notes": []}
     return {"device": profile["device"], "notes": profile["notes"], "quick": bool(quick), **ended.verdict}
 
@@ -213,7 +213,7 @@ STEPS = {
     "tests": Step("pytest -m gpu", do_tests, {"cuda": 5}, "its tests are skipped without a CUDA device"),
     "quickstart": Step("edgefl run quickstart", do_quickstart, {"cuda": 3, "cpu": 3}),
     "memory": Step("predicted against allocated memory", do_memory, {"cuda": 6, "cpu": 40}),
-    "calibrate": Step("edgefl calibrate", do_calibrate, {"cuda": 1.5, "cpu": 1.5}),
+    "calibrate": Step("edgefl devices calibrate", do_calibrate, {"cuda": 1.5, "cpu": 1.5}),
     "throughput": Step("steps a second against a bare loop", do_throughput, {"cuda": 1, "cpu": 0.5}),
     "packed": Step("several workers on a GPU", do_packed, {"cuda": 4, "cpu": 2}),
 }

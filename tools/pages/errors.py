@@ -61,9 +61,13 @@ EXIT_CODES = {
     "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
-    "calibrate": ("the machine was measured; with `--out`, the profile is written", "", "`--serve` always ends so"),
     "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
-    "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
+    "devices": (
+        "the list or the profile is printed, the machine was measured, or the file is written; parts that are broken "
+        "are named on stderr",
+        "",
+        "nothing is written; `calibrate --serve` always ends so",
+    ),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""
 

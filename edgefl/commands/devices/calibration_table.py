@@ -1,12 +1,12 @@
-"""The result of ``edgefl calibrate`` as tables."""
+"""The result of ``edgefl devices calibrate`` as tables."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
+from edgefl.commands.devices.answer import Calibration
 from edgefl.drawing.text_tables import new_table, number_formatter, print_section, screen
-from edgefl.records.devices import Calibration
 
 
 def print_calibration(result: Calibration, console: Console | None = None) -> None:

@@ -89,7 +89,7 @@ def _depends(rows: Sequence[DeviceCheckRow]) -> list[str]:
     if any(row.answer == "depends on free memory" for row in rows):
         notes.append(
             "free memory: what the device has for tensors is known within a range (edgefl devices show NAME), which "
-            "holds the peak; % is of its estimate, and edgefl calibrate on the device measures it"
+            "holds the peak; % is of its estimate, and edgefl devices calibrate on the device measures it"
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""``edgefl calibrate``: measure this machine and write it as a profile that a fleet can name."""
+"""What is measured of this machine, as a profile that a fleet can name."""
 
 from __future__ import annotations
 
@@ -15,22 +15,18 @@ from pathlib import Path
 import torch
 
 from edgefl import units
-from edgefl.devices import DEVICE_TYPES, Hardware, read_device, read_link
+from edgefl.commands.devices.answer import CalibratedProfile
+from edgefl.devices import Hardware, read_device, read_link
 from edgefl.devices.browsing import numbers_of
-from edgefl.devices.writing import ProfileNumber, profile_text
+from edgefl.devices.writing import ProfileNumber
 from edgefl.devices.written_facts import Confidence
-from edgefl.errors import DeviceError, UnknownName
+from edgefl.errors import DeviceError
 from edgefl.machine import host
-from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import small_layers, threads_of
 from edgefl.machine.throughput import SLOWED, MeasuredSpread, measure_sustained, sustained_run, throttling
 from edgefl.operator_classes import OPERATOR_NAMES
-from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
-from edgefl.runs.progress import OnProgress, messages, silent
-from edgefl.setup.progress import public_command
 from edgefl.work import NO_METER
-from edgefl.work.torch_device import device_of
 
 SECONDS, QUICK_SECONDS = 45.0, 4.0
 """About how long the processor is measured; storage and idle power take extra time.
@@ -65,90 +61,10 @@ of phones, 13 and 80 W of laptops (28 November 2026).
 """
 
 
-@public_command
-def calibrate(
-    out: str | os.PathLike[str] | None = None,
-    *,
-    quick: bool = False,
-    threads: int | None = None,
-    device: str = "cpu",
-    minutes: float = 0.0,
-    address: str | None = None,
-    like: str | None = None,
-    watts: float | str | None = None,
-    idle_watts: float | str | None = None,
-    type: str | None = None,
-    title: str | None = None,
-    force: bool = False,
-    on_progress: OnProgress = silent,
-) -> Calibration:
-    """Measure this machine and write it as a profile that a fleet can name.
-
-    It takes about a minute, some seconds if ``quick``.  Times are wall time.
-
-    Args:
-        out: The YAML file to write, ``"mydevice.yaml"``; None measures and writes nothing.
-        quick: Measure for some seconds only, less exactly.
-        threads: Torch's threads; by default one for each physical core.
-        device: What to measure, ``"cpu"`` or ``"cuda"``.
-        minutes: Minutes of full load, to see whether the machine throttles.
-        address: ``HOST:PORT`` of a machine that runs ``edgefl calibrate --serve PORT``: the link to it is measured
-            too and written beside ``out`` as ``NAME-link.yaml``.
-        like: Link of the library whose radio power (watts) is used.
-        watts: Power at full load in watts, a number or ``"12 W"``, where no sensor can be read; by default what is
-            usual for the type.
-        idle_watts: Power when idle, likewise.
-        type: Type of device (``"laptop"``); by default guessed.
-        title: Title in tables; by default the processor's name.
-        force: Whether files that exist are replaced.
-        on_progress: Called with the name of an event and its facts.
-
-    Returns:
-        The device and the link as the library reads them back, the files, and notes on what could not be measured.
-
-    Raises:
-        DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
-        UnknownName: The type of device is unknown.
-        UnitError: The watts can't be read.
-    """
-
-    on_message = messages(on_progress)
-
-    device_path = _output_path(out, force)
-    link_path = device_path.with_name(f"{device_path.stem}-link.yaml") if device_path and address else None
-    if link_path is not None:
-        _output_path(link_path, force)
-    if type is not None and type not in DEVICE_TYPES:
-        raise UnknownName("type of device", type, DEVICE_TYPES)
-    if threads is not None and threads < 1:
-        raise DeviceError(f"--threads must be at least 1, not {threads}")
-    target = device_of(device)
-    options = _Options(
-        quick,
-        threads or host.physical_cores(),
-        target,
-        60 * minutes,
-        None if watts is None else units.WATTS.parse(watts),
-        None if idle_watts is None else units.WATTS.parse(idle_watts),
-        type or host.device_type_here(),
-        device_path.parent if device_path else Path(tempfile.gettempdir()),
-    )
-    link = None
-    if address is not None:
-        link = measure_link(address, quick=quick, like=like, on_message=on_message)
-    measurement = _Measurement(options, on_message)
-    texts = {"title": title or measurement.title, "type": options.type, "processor": measurement.processor}
-    text = profile_text(texts, measurement.entries)
-    return Calibration(
-        device=_write_profile(text, device_path, "device"),
-        link=None if link is None else _write_profile(link, link_path, "link"),
-        files=[str(path) for path in (device_path, link_path) if path is not None],
-        notes=measurement.notes,
-    )
-
-
 @dataclass(frozen=True)
-class _Options:
+class MeasuringOptions:
+    """What is asked for: ``watts`` are those that the user states."""
+
     quick: bool
     threads: int
     device: torch.device
@@ -159,10 +75,10 @@ class _Options:
     folder: Path
 
 
-class _Measurement:
+class MachineMeasurement:
     """Measurements of this machine, as entries of a profile with their quotes."""
 
-    def __init__(self, options: _Options, on_message: Callable[[str], None]):
+    def __init__(self, options: MeasuringOptions, on_message: Callable[[str], None]):
         self.options, self.on_message = options, on_message
         self.today = datetime.date.today()
         self.entries: dict[str, ProfileNumber] = {}
@@ -170,7 +86,7 @@ class _Measurement:
         gpu = torch.cuda.get_device_name(options.device) if options.device.type == "cuda" else None
         self.threads = f"{options.threads} thread{'' if options.threads == 1 else 's'}"
         self.title = f"{gpu or host.model_name()}, {self.threads if gpu is None else 'GPU'}, calibrated"
-        self.source = f"edgefl calibrate on {host.platform_name()}, torch {torch.__version__}"
+        self.source = f"edgefl devices calibrate on {host.platform_name()}, torch {torch.__version__}"
         self._measure()
 
     def _measure(self) -> None:
@@ -371,7 +287,7 @@ def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:
     return own | ({"kernel": float(f"{processor.kernel_seconds:.3g}")} if processor.kernel_seconds else {})
 
 
-def _output_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None:
+def profile_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None:
     """The path of the file to write, None for no file.  Raises DeviceError if the file can't be written."""
     if out is None:
         return None
@@ -387,7 +303,7 @@ def _output_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None
     return path
 
 
-def _write_profile(text: str, path: Path | None, noun: str) -> CalibratedProfile:
+def write_profile(text: str, path: Path | None, noun: str) -> CalibratedProfile:
     """Write a profile to ``path``, unless that is None, and return what the loader reads from it."""
     read = read_device if noun == "device" else read_link
     with tempfile.TemporaryDirectory() as folder:
