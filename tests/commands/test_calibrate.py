@@ -105,12 +105,12 @@ def test_a_profile_has_the_seconds_of_the_rates_that_were_measured(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"output": "nowhere/mine.yaml"}, "the folder nowhere doesn't exist"),
-        ({"output": "mine.json"}, "a profile is a .yaml file"),
-        ({"output": "here.yaml"}, "exists; --force"),
-        ({"output": "here-link.yaml", "address": "x"}, "not HOST:PORT"),
-        ({"output": "other.yaml", "address": "localhost:1"}, "doesn't answer a link test"),
-        ({"output": "other.yaml", "like": "wify-5", "address": "localhost:1"}, "did you mean 'wifi-5'?"),
+        ({"out": "nowhere/mine.yaml"}, "the folder nowhere doesn't exist"),
+        ({"out": "mine.json"}, "a profile is a .yaml file"),
+        ({"out": "here.yaml"}, "exists; --force"),
+        ({"out": "here-link.yaml", "address": "x"}, "not HOST:PORT"),
+        ({"out": "other.yaml", "address": "localhost:1"}, "doesn't answer a link test"),
+        ({"out": "other.yaml", "like": "wify-5", "address": "localhost:1"}, "did you mean 'wifi-5'?"),
         ({"type": "labtop"}, "did you mean 'laptop'?"),
         ({"threads": 0}, "--threads must be at least 1, not 0"),
         ({"watts": "5 apples"}, "unknown unit 'apples'"),
