@@ -12,7 +12,6 @@ from edgefl import first_use
 if TYPE_CHECKING:
     from edgefl.commands.analyse.command import analyse
     from edgefl.commands.bench.command import bench
-    from edgefl.commands.check.check import check
     from edgefl.commands.compare.command import compare
     from edgefl.commands.devices.command import calibrate
     from edgefl.commands.doctor.command import doctor
@@ -45,7 +44,6 @@ __all__ = [
     "analyse",
     "bench",
     "calibrate",
-    "check",
     "check_devices",
     "compare",
     "doctor",
@@ -70,7 +68,6 @@ _MODULES = {
     "analyse": "commands.analyse.command",
     "bench": "commands.bench.command",
     "calibrate": "commands.devices.command",
-    "check": "commands.check.check",
     "check_devices": "commands.sweep.on_devices",
     "compare": "commands.compare.command",
     "doctor": "commands.doctor.command",

@@ -14,7 +14,6 @@ NAMES = [
     "analyse",
     "bench",
     "calibrate",
-    "check",
     "check_devices",
     "compare",
     "doctor",

@@ -25,7 +25,7 @@ ALLOWED = {
     "rules": "rules of works, and rules of aggregation",
     "eligibility": "the gate, and the record of its verdicts",
     "host": "what this computer is, and its record in a run",
-    "rounds": "the record of a round, and the rounds that edgefl check plays",
+    "rounds": "the record of a round, and the rounds that a check of a part plays",
     "verified": "what a verification answers, and how it is printed",
     "reading": "records from lines, and the tables of a run's folder",
     "writing": "records as lines, and profiles of devices as files",

@@ -17,6 +17,7 @@ import yaml
 import edgefl
 from edgefl.console import main
 from edgefl.errors import MethodError, PluginError, TrainingError
+from edgefl.testing import check_part
 
 HERE = Path(__file__).parent
 Call = Callable[..., tuple[int, str, str]]
@@ -255,15 +256,15 @@ UNTRAINED = "training: none needs shapes alone"
 def test_check_method_finds(method: str, rule: str, message: str) -> None:
     before = signal.getsignal(signal.SIGALRM)
     limit = {"hang_after": 1.0} if method == "hangs-work" else {}
-    report = edgefl.check("method", method, runs=False, schedules=["end-to-end"], kinds=["text"], **limit)
+    report = check_part("method", method, runs=False, schedules=["end-to-end"], kinds=["text"], **limit)
     assert any(each.startswith(f"{rule}: ") and message in each for each in report.failures), str(report)
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.slow(smaller="test_check_method_finds")
 def test_check_method_keeps_a_sound_method_and_refuses_one_that_cannot_be_made() -> None:
-    report = edgefl.check("method", "sound", runs=False, schedules=["end-to-end"], kinds=["text"])
+    report = check_part("method", "sound", runs=False, schedules=["end-to-end"], kinds=["text"])
     assert report.ok and {ANSWERS, STATELESS, UNTRAINED} <= report.checks.keys()
     for method in ("raises-init", "leaves-init", "mistyped"):
         with pytest.raises(MethodError, match="edgefl-broken 1.0 .*edgefl_broken"):
-            edgefl.check("method", method, runs=False)
+            check_part("method", method, runs=False)

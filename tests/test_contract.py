@@ -21,6 +21,7 @@ from edgefl.errors import EdgeflError
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.testing import check_part
 
 Tiny = Callable[..., dict[str, Any]]
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
@@ -83,8 +84,8 @@ def _one_worker() -> Iterator[None]:
     """One worker process for all tests here, and one predictor: methods share works, so that each is predicted once."""
     resident, predictor = Resident(), Predictor()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgefl.commands.check.check.Predictor", lambda: predictor)
-        patch.setattr("edgefl.commands.check.one_assignment.ProcessExecutor", resident)
+        patch.setattr("edgefl.testing.part_check.Predictor", lambda: predictor)
+        patch.setattr("edgefl.testing.one_assignment.ProcessExecutor", resident)
         patch.setattr("edgefl.training.executors.ProcessExecutor", resident)
         yield
     resident.close()
@@ -102,14 +103,14 @@ def test_the_quick_suite_takes_every_schedule() -> None:
 def test_a_method_keeps_the_contract(method: str) -> None:
     schedule, kinds = QUICK.get(method, ("end-to-end", ["image-text"]))
     options = OPTIONS.get(method, {})
-    report = edgefl.check("method", method, runs=False, schedules=[schedule], kinds=kinds, processes=True, **options)
+    report = check_part("method", method, runs=False, schedules=[schedule], kinds=kinds, processes=True, **options)
     assert report.ok and not report.refused, str(report)
 
 
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize(("method", "schedule"), PAIRS)
 def test_every_method_keeps_the_contract_under_every_schedule(method: str, schedule: str) -> None:
-    report = edgefl.check("method", method, runs=False, schedules=[schedule], processes=True, **OPTIONS.get(method, {}))
+    report = check_part("method", method, runs=False, schedules=[schedule], processes=True, **OPTIONS.get(method, {}))
     assert report.ok, str(report)
     assert (schedule in report.refused) == ((method, schedule) in REFUSED)
     assert REFUSED.get((method, schedule), "") in report.refused.get(schedule, "")
@@ -119,7 +120,7 @@ def test_every_method_keeps_the_contract_under_every_schedule(method: str, sched
 @pytest.mark.parametrize("allocation", ["uniform", "late"])
 def test_a_stage_without_rounds_is_passed_over(allocation: str) -> None:
     schedule = {"name": "layerwise", "stages": [1, 1], "rounds": 2, "allocation": allocation}
-    report = edgefl.check("method", "fedcola", runs=False, schedules=[schedule])
+    report = check_part("method", "fedcola", runs=False, schedules=[schedule])
     assert report.ok, str(report)
 
 

@@ -23,6 +23,7 @@ from edgefl import registry
 from edgefl.cost.predict import work_key
 from edgefl.methods import ServerState
 from edgefl.runs import Run
+from edgefl.testing import check_part
 from edgefl.work import Item, Payload, Work
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -224,12 +225,12 @@ def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_take
 
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 def test_it_keeps_the_contract():
-    report = edgefl.check("method", "prototypes", runs=False, schedules=["layerwise"], kinds=["image"], rank=3)
+    report = check_part("method", "prototypes", runs=False, schedules=["layerwise"], kinds=["image"], rank=3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 def test_it_keeps_the_contract_under_every_schedule_and_in_worker_processes():
-    report = edgefl.check("method", "prototypes", runs=False, processes=True)
+    report = check_part("method", "prototypes", runs=False, processes=True)
     assert report.ok, str(report)
     assert report.checks["a worker process gives the same bits"]

@@ -6,7 +6,7 @@ OLD = {
     "run": "run", "compare": "compare",
     "explain": "one_run",
     "sweep": "sweep", "explore": "explore", "tune": "tune",
-    "bench": "bench", "analyse": "analyse", "check": "checking",
+    "bench": "bench", "analyse": "analyse",
 }  # fmt: skip
 
 

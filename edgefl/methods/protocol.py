@@ -65,7 +65,7 @@ class Method:
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}
-    """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
+    """Sections of a scenario that the method requires; ``edgefl.testing`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """Tasks of clients that it can train for, else MethodError; () for every registered one."""
     plain_sgd: ClassVar[bool] = False

@@ -186,7 +186,7 @@ class Schedule:
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}
-    """Sections of a scenario that the schedule requires; ``edgefl.check`` adds them."""
+    """Sections of a scenario that the schedule requires; ``edgefl.testing`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"
     """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
     adapts: ClassVar[bool] = False

@@ -80,7 +80,6 @@ LONG = {
     "edgefl doctor --quick --as json",
     "edgefl devices calibrate --quick",
     "edgefl devices calibrate --quick -o mydevice.yaml --force",
-    *EXAMPLES["edgefl check"],
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl bench"],

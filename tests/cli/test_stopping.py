@@ -278,7 +278,6 @@ COMMANDS = {
     "explore": ["explore", "LONG", "-o", "page.html", "--vary", "training.batch=1,2,3,4"],
     "fit": ["fit", "LONG", "--device", "raspberry-pi-4-4gb", "--set", "fleet.budgets.memory=100KiB"],
     "devices check": ["devices", "check", "LONG"],
-    "check": ["check", "schedule", "layerwise"],
     "doctor": ["doctor"],
     "calibrate": ["devices", "calibrate", "--quick"],
     "serve": ["devices", "calibrate", "--serve", "0"],

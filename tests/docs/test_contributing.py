@@ -17,6 +17,7 @@ from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.testing import check_part
 from tools.pages import running
 
 PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
@@ -143,14 +144,14 @@ def test_the_personal_head_is_the_option_of_every_method(mylab):
 
 @pytest.mark.slow(smaller="test_the_schedule_freezes_and_thaws")
 def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
-    report = edgefl.check("method", "sparse", runs=False, schedules=["thaw"], kinds=["image"], share=0.3)
+    report = check_part("method", "sparse", runs=False, schedules=["thaw"], kinds=["image"], share=0.3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("method", ["sparse", "my-scaffold"])
 def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
-    report = edgefl.check("method", method, runs=False)
+    report = check_part("method", method, runs=False)
     assert report.ok, str(report)
     assert "thaw" not in report.refused
 

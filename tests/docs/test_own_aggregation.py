@@ -14,13 +14,13 @@ from torch import Tensor
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.tiny_federation import tiny_scenario
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.methods import ByCoordinate, ByUpdate, ComparableUpdates, ServerOptimizer, Update, combine
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import Mean, Rule
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.testing.tiny_federation import tiny_scenario
 from edgefl.work import Item, Payload, Work
 
 SHAPES = {"k/a": (3, 2), "k/b": (4,)}

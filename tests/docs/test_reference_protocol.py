@@ -17,6 +17,7 @@ import edgefl
 from edgefl import registry
 from edgefl.devices import Availability
 from edgefl.models.adapters import Adapter
+from edgefl.testing import check_part
 from edgefl.training import Attack
 from edgefl.work.steps import Step, Wrapper
 from edgefl.work.tasks import Task
@@ -103,7 +104,7 @@ def package(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow(smaller="test_every_kind_of_part_has_an_example_that_runs")
 def test_the_example_keeps_the_rules(package: None) -> None:
-    report = edgefl.check("method", "seen", runs=False, schedules=["layerwise"], kinds=["image"])
+    report = check_part("method", "seen", runs=False, schedules=["layerwise"], kinds=["image"])
     assert report.ok, str(report)
 
 

@@ -10,12 +10,12 @@ import pytest
 from edgefl_toys import FACTS
 from tensors import assert_equal_tensors
 
-import edgefl
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting, Update
 from edgefl.methods.prototypes.prototype_method import LibraryMethod
 from edgefl.models import ModelOptions
+from edgefl.testing import check_part
 from edgefl.work import Item, Payload, Work
 from edgefl.work.training_options import TrainingOptions
 
@@ -159,5 +159,5 @@ class OneModel(FedIoT):  # type: ignore[misc,valid-type]
 @pytest.mark.parametrize("share", [None, "attention", "mlp", "all", "none"])
 def test_it_keeps_the_contract_with_towers_and_with_one_model(share: str | None) -> None:
     for name in ("fediot", OneModel):
-        report = edgefl.check("method", name, runs=False, share=share)
+        report = check_part("method", name, runs=False, share=share)
         assert report.ok, str(report)

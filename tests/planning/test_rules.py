@@ -16,6 +16,7 @@ from edgefl import models, registry
 from edgefl.errors import ScenarioError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
+from edgefl.testing import check_part
 from edgefl.work import Payload, Work
 
 Tiny = Callable[..., dict[str, Any]]
@@ -86,7 +87,7 @@ def test_works_that_break_a_rule_are_refused(
             command(scenario)
     assert not (tmp_path / "run").exists()
     if mistake != "moody":
-        report = edgefl.check("method", Careless, schedules=["end-to-end"], kinds=["image"], mistake=mistake)
+        report = check_part("method", Careless, schedules=["end-to-end"], kinds=["image"], mistake=mistake)
         assert not report.ok
 
 

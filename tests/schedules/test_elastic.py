@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
-import edgefl
 from edgefl.commands.profile.command import profile
 from edgefl.errors import MethodError
 from edgefl.methods import Update
@@ -28,6 +27,7 @@ from edgefl.planning.versions import ClientVersions
 from edgefl.planning.workload import stage_eligibility, workload_of
 from edgefl.schedules import Elastic, Schedule
 from edgefl.simulation import Roster
+from edgefl.testing import check_part
 
 TOWER = {"blocks": 3, "width": 16, "heads": 2}
 STAGES = {"name": "elastic", "stages": 3, "rounds": 3}
@@ -281,5 +281,5 @@ def test_a_profile_shows_the_parts_of_which_none_before_is_smaller(tiny: Callabl
 def test_the_contract_holds_in_every_part(method: str, depth: str) -> None:
     for schedule in (STAGES, {"name": "elastic", "parts": ["all", "progressive"]}):
         wanted = {**schedule, "stages": 2, "depth": depth, "rounds": 2}
-        report = edgefl.check("method", method, runs=False, schedules=[wanted], processes=depth == "part")
+        report = check_part("method", method, runs=False, schedules=[wanted], processes=depth == "part")
         assert report.ok, str(report)

@@ -28,6 +28,7 @@ from edgefl.models.width import at_width
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.schedules import HeteroFL, Stage
+from edgefl.testing import check_part
 from edgefl.work import Item, Payload, Work
 from edgefl.work.slices import Cut, covers, cut_between, fits, shape_of, take, within, write_slice
 
@@ -386,5 +387,5 @@ def test_a_model_that_cannot_be_cut_is_said_before_anything_is_done(tiny: Callab
 @pytest.mark.parametrize("method", ["fedavg", "fedcola"])
 def test_the_contract_holds_at_every_width(method: str, scaler: bool) -> None:
     schedule = {"name": "heterofl", "widths": [1, 0.5], "scaler": scaler, "rounds": 2}
-    report = edgefl.check("method", method, runs=False, schedules=[schedule], processes=scaler)
+    report = check_part("method", method, runs=False, schedules=[schedule], processes=scaler)
     assert report.ok, str(report)

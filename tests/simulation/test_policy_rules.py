@@ -1,4 +1,4 @@
-"""A policy of one's own that breaks a rule of rounds is told so in one line: in a run, and in ``edgefl check``."""
+"""A policy of one's own that breaks a rule of rounds is told so in one line: in a run, and in ``check_part``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import yaml
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule
 from edgefl.console.app import main
 from edgefl.errors import PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.simulation import Policy
 from edgefl.simulation.clock import Steps
+from edgefl.testing import check_part
+from edgefl.testing.findings import CheckRule
 
 SECTIONS: dict[str, Any] = {
     "data": {"source": "glyphs", "clients": {"image": 6}, "samples": 24, "validation": 20, "test": 20},
@@ -157,7 +158,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
 
 
 QUICK = ("yields a number", "waits for ever", "aggregates twice in a round", "completes without an update")
-"""Of the cases that ``edgefl check`` finds."""
+"""Of the cases that ``check_part`` finds."""
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +202,7 @@ def test_a_run_tells_what_a_policy_does_wrong(tiny: Callable[..., dict[str, Any]
 def test_the_check_finds_what_a_policy_does_wrong(tmp_path: Path, case: str) -> None:
     play, told, more = WRONG[case]
     registry.load_plug_in(file := plug_in(tmp_path, play, more))
-    report = edgefl.check("policy", "wrong", kinds=["image"])
+    report = check_part("policy", "wrong", kinds=["image"])
     (failure,) = report.failures
     rule, _, found = failure.partition(": check: ")
     assert rule == CheckRule.RUNS and re.match(line(file, told), found), failure
@@ -210,7 +211,7 @@ def test_the_check_finds_what_a_policy_does_wrong(tmp_path: Path, case: str) -> 
 @pytest.mark.slow(smaller="test_the_check_finds_what_a_policy_does_wrong")
 def test_a_policy_that_loops_without_an_event_is_found_by_the_checks_time_limit(tmp_path: Path) -> None:
     registry.load_plug_in(file := plug_in(tmp_path, "while True:\n    pass\nyield"))
-    (failure,) = edgefl.check("policy", "wrong", kinds=["image"], hang_after=4).failures
+    (failure,) = check_part("policy", "wrong", kinds=["image"], hang_after=4).failures
     where = rf"the plug-in my_policies.py \({re.escape(str(file))}:[89], in Wrong.play\)"
     assert re.search(f"no round ended for 4 s; it hung in {where}$", failure), failure
 

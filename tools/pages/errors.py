@@ -60,7 +60,6 @@ EXIT_CODES = {
     "aggregations": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
     "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
     "devices": (
         "the list or the profile is printed, the machine was measured, or the file is written; parts that are broken "

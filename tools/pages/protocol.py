@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule
 from edgefl.data import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.devices import Availability, Budget, Price
 from edgefl.methods import (
@@ -30,6 +29,7 @@ from edgefl.simulation import Policy, Selection
 from edgefl.simulation.round_server import RoundServer
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import GroupDraw
+from edgefl.testing.findings import CheckRule
 from edgefl.training import Attack
 from edgefl.work import Context, Edit, Item, Pass, Payload, RegisteredCodec, Scalars, Source, Step, Work
 from edgefl.work.edits import RegisteredEdit, UploadingEdit
@@ -149,7 +149,7 @@ def _built_in(group: str) -> str:
 
 
 def rules() -> list[str]:
-    """Every rule that ``edgefl check`` holds a part to: the constants that are sentences."""
+    """Every rule that ``edgefl.testing`` holds a part to: the constants that are sentences."""
     constants = {**vars(planning_rules), **vars(CheckRule)}
     texts = (text for name, text in constants.items() if not name.startswith("__"))
     return list(dict.fromkeys(text for text in texts if isinstance(text, str) and " " in text))

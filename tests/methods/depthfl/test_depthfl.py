@@ -24,6 +24,7 @@ from edgefl.models.exits import ExitModel
 from edgefl.schedules import Stage
 from edgefl.schedules.heterofl import NarrowStage
 from edgefl.schedules.stages import PARTS
+from edgefl.testing import check_part
 from edgefl.work import run
 from edgefl.work.training_options import TrainingOptions
 
@@ -232,7 +233,7 @@ def test_what_can_not_be() -> None:
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"evaluate": "ensemble", "ramp": 0}, {"exits": 2, "distillation": 0}])
 def test_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check("method", "depthfl", runs=False, processes=True, **options)
+    report = check_part("method", "depthfl", runs=False, processes=True, **options)
     assert report.ok, str(report)
 
 

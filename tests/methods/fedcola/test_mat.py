@@ -18,6 +18,7 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Cohort, Kind, ServerState, Setting, Update
 from edgefl.models import ModelOptions
+from edgefl.testing import check_part
 from edgefl.work import Item, Payload, Work
 from edgefl.work.training_options import TrainingOptions
 
@@ -233,5 +234,5 @@ def test_it_trains_through_its_warm_up(tiny: Callable[..., dict[str, Any]], tmp_
     ],
 )
 def test_every_form_keeps_the_contract(options: Any) -> None:
-    report = edgefl.check("method", "fedcola-mat", runs=False, **options)
+    report = check_part("method", "fedcola-mat", runs=False, **options)
     assert report.ok, str(report)

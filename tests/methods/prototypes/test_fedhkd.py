@@ -9,12 +9,12 @@ import torch
 from edgefl_toys import CPU, FACTS, Toy
 from torch import Tensor
 
-import edgefl
 from edgefl import models
 from edgefl.methods import Kind, Setting
 from edgefl.methods.prototypes.fedhkd import FedHKD
 from edgefl.methods.prototypes.losses import ClassMeans, prediction_distance, representation_distance
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
+from edgefl.testing import check_part
 from edgefl.work import Context, Pass, Work
 from edgefl.work.training_options import TrainingOptions
 
@@ -98,5 +98,5 @@ def test_features_and_predictions_travel() -> None:
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"prototypes_of": "all"}, {"mask": "zero", "answers": "scores"}])
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check("method", "fedhkd", runs=False, schedules=["end-to-end", "layerwise"], **options)
+    report = check_part("method", "fedhkd", runs=False, schedules=["end-to-end", "layerwise"], **options)
     assert report.ok, str(report)

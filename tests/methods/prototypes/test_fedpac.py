@@ -10,12 +10,12 @@ from edgefl_toys import FACTS
 from torch import Tensor
 from torch.nn import functional as F
 
-import edgefl
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.prototypes.fedpac import FedPAC
 from edgefl.methods.prototypes.losses import alignment
 from edgefl.models import ModelOptions, describe
+from edgefl.testing import check_part
 from edgefl.work.training_options import TrainingOptions
 
 CLASSES, DIM = 5, 16
@@ -72,5 +72,5 @@ def test_towers_serve_where_every_client_has_pairs() -> None:
 @pytest.mark.slow(smaller="test_a_method_keeps_the_contract")
 @pytest.mark.parametrize("options", [{"prototypes_of": "all"}, {"mask": "zero", "answers": "scores"}])
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check("method", "fedpac", runs=False, schedules=["end-to-end", "layerwise"], **options)
+    report = check_part("method", "fedpac", runs=False, schedules=["end-to-end", "layerwise"], **options)
     assert report.ok, str(report)

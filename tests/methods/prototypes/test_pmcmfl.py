@@ -25,6 +25,7 @@ from edgefl.methods.prototypes.pmcmfl import PmcmFL
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.testing import check_part
 from edgefl.training import Assignment, Node
 from edgefl.work import Context, Pass, Work
 from edgefl.work.optimizer.learning_rates import parameter_groups
@@ -506,7 +507,7 @@ PRIOR = {"inference": "prior", "matching": {"round": 1, "clip_epochs": 2, "mse_e
     ],
 )
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check("method", "pmcmfl", runs=False, **{"processes": True, "schedules": CUT, **options})
+    report = check_part("method", "pmcmfl", runs=False, **{"processes": True, "schedules": CUT, **options})
     assert report.ok, str(report)
 
 
@@ -523,7 +524,7 @@ def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
 )
 def test_samples_that_lack_a_modality_keep_the_contract(kind: type[PmcmFL], options: dict[str, Any]) -> None:
     schedules = CUT if kind is Lacking else ("end-to-end", "layerwise")
-    report = edgefl.check("method", kind, runs=False, kinds=("image-text",), schedules=schedules, **options)
+    report = check_part("method", kind, runs=False, kinds=("image-text",), schedules=schedules, **options)
     assert report.ok, str(report)
 
 

@@ -26,6 +26,7 @@ from edgefl.methods.representations.representation_method import best_match, mix
 from edgefl.methods.representations.steps import Distill
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.testing import check_part
 from edgefl.work import Context, Pass, Work, run
 
 PAIRS, DIM = 24, 16
@@ -365,5 +366,5 @@ def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: s
     ],
 )
 def test_every_form_keeps_the_contract(name: str, options: Any) -> None:
-    report = edgefl.check("method", name, runs=False, schedules=["end-to-end", "layerwise"], pairs=30, **options)
+    report = check_part("method", name, runs=False, schedules=["end-to-end", "layerwise"], pairs=30, **options)
     assert report.ok, str(report)

@@ -25,6 +25,7 @@ from edgefl.methods.representations.representation_method import weighted_sum
 from edgefl.methods.representations.steps import ContrastPublic, Distill, Joint, embed_as_before, inter_loss, intra_loss
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.testing import check_part
 from edgefl.work import Context, Pass, Work
 from edgefl.work.paired_batches import companion
 from edgefl.work.steps import Contrast
@@ -430,5 +431,5 @@ def test_the_servers_own_model_is_evaluated_for_whichever_kind_is_asked_for(tiny
     ],
 )
 def test_every_form_keeps_the_contract(options: Any) -> None:
-    report = edgefl.check("method", "creamfl", runs=False, schedules=["end-to-end", "layerwise"], pairs=30, **options)
+    report = check_part("method", "creamfl", runs=False, schedules=["end-to-end", "layerwise"], pairs=30, **options)
     assert report.ok, str(report)

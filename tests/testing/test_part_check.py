@@ -1,4 +1,4 @@
-"""``edgefl check``: a part that draws from no seed, or forgets where it was, is found; edgefl's own parts are kept."""
+"""``check_part``: a part that draws from no seed, or forgets where it was, is found; edgefl's own parts are kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hang_location
-from edgefl.commands.check.played import _check_priced
 from edgefl.errors import ScenarioError, UnknownName
+from edgefl.testing import check_part
+from edgefl.testing.findings import CheckRule, Findings, HangWatch, Hung, hang_location
+from edgefl.testing.played import _check_priced
 
 PARTS = '''
 import random
@@ -124,42 +125,53 @@ def plug_in(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 def test_runs_with_a_part(plug_in: Path, kind: str, name: str, rules: set[str]) -> None:
-    report = edgefl.check(kind, name, kinds=["image"])
+    report = check_part(kind, name, kinds=["image"])
     assert {failure.partition(":")[0] for failure in report.failures} == rules, str(report)
     assert {CheckRule.RUNS, CheckRule.PRICED, CheckRule.RESUMES, CheckRule.REPEATS} <= report.checks.keys()
 
 
 @pytest.mark.slow(smaller="test_a_rule_that_a_run_breaks_is_told_with_its_line")
 def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_in: Path) -> None:
-    dice = edgefl.check("schedule", "dice", kinds=["image"])
+    dice = check_part("schedule", "dice", kinds=["image"])
     assert not dice.ok and any(
         f.startswith((CheckRule.REPEATS, CheckRule.RESUMES)) and " in the " in f for f in dice.failures
     ), str(dice)
-    sound = edgefl.check("schedule", "sound", kinds=["image"])
+    sound = check_part("schedule", "sound", kinds=["image"])
     assert sound.ok, str(sound)
 
 
 @pytest.mark.slow(smaller="test_unknown_parts_and_options_are_named")
-def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
-    command = [sys.executable, "-m", "edgefl", "check", "selection", "hashed", "--plugin", str(plug_in)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 1 and f"- {CheckRule.REPEATS}: " in told.stdout and " in the first run, " in told.stdout
-    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    answer = json.loads(told.stdout)
-    assert (
-        told.returncode == 1 and answer["ok"] is False and (answer["kind"], answer["part"]) == ("selection", "hashed")
+def test_the_fixture_fails_with_what_differs(plug_in: Path, tmp_path: Path) -> None:
+    """In a project of a user, whose tests import the file with the parts."""
+    (tmp_path / "conftest.py").write_text("from edgefl.testing import edgefl_part\n")
+    (tmp_path / "my_parts.py").write_text(plug_in.read_text())
+    (tmp_path / "test_parts.py").write_text(
+        "import my_parts\n\n\n"
+        "def test_oort(edgefl_part):\n    assert edgefl_part('selection', 'oort', kinds=['image']).ok\n\n\n"
+        "def test_hashed(edgefl_part):\n    edgefl_part('selection', 'hashed', kinds=['image'])\n"
     )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_parts.py"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert told.returncode == 1 and "1 failed, 1 passed" in told.stdout, told.stdout
+    assert f"- {CheckRule.REPEATS}: " in told.stdout and " in the first run, " in told.stdout
+    assert "Traceback" not in told.stdout and "fixture.py" not in told.stdout
+
+
+def test_only_the_fixture_imports_pytest() -> None:
+    code = "import sys; from edgefl.testing import check_part; print('pytest' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
 
 
 def test_unknown_parts_and_options_are_named() -> None:
     with pytest.raises(
         UnknownName, match="unknown sort of part that can be checked 'scheduel'; did you mean 'schedule'"
     ):
-        edgefl.check("scheduel", "layerwise")
+        check_part("scheduel", "layerwise")
     with pytest.raises(UnknownName, match="unknown selection 'orot'; did you mean 'oort'"):
-        edgefl.check("selection", "orot")
+        check_part("selection", "orot")
     with pytest.raises(ScenarioError, match="round.selection"):
-        edgefl.check("selection", "oort", explor=3)
+        check_part("selection", "oort", explor=3)
 
 
 def test_a_rule_that_a_run_breaks_is_told_with_its_line(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

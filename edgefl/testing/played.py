@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from edgefl import registry, seeds
-from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hang_location
 from edgefl.commands.run.command import run
 from edgefl.commands.run.verify import verify
 from edgefl.registry.code import is_main
 from edgefl.runs import Run, read_run
 from edgefl.scenario import Scenario
+from edgefl.testing.findings import CheckRule, Findings, HangWatch, Hung, hang_location
 
 TABLES: tuple[Literal["rounds", "clients", "eligibility"], ...] = ("rounds", "clients", "eligibility")
 SPARE = 4096
@@ -118,7 +118,7 @@ def _elsewhere(scenario: Scenario, folder: Path, number: int) -> Run | None:
     }
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     environment = {**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "edgefl.commands.check.played"]
+    command = [sys.executable, "-m", "edgefl.testing.played"]
     done = subprocess.run(
         command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False
     )

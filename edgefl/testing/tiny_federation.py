@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.check.findings import Findings
 from edgefl.cost.predict import Predictor
 from edgefl.methods import Method
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
+from edgefl.testing.findings import Findings
 from edgefl.training import Assignment, Node
 from edgefl.work.update import Update
 

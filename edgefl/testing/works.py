@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.commands.check.findings import CheckRule, CheckScope, Findings
-from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.methods import ServerState, Update
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.rules import broken_rules
 from edgefl.schedules import Stage
+from edgefl.testing.findings import CheckRule, CheckScope, Findings
+from edgefl.testing.tiny_federation import TinyFederation
 from edgefl.work import Work
 from edgefl.work.slices import fits
 

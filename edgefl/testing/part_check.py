@@ -1,4 +1,4 @@
-"""``edgefl.check``: check that a part keeps the rules that edgefl relies on."""
+"""``check_part``: check that a part keeps the rules that edgefl relies on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from edgefl import registry, seeds
-from edgefl.commands.check.findings import (
+from edgefl.cost.predict import Predictor
+from edgefl.errors import EdgeflError, MethodError, UnknownName
+from edgefl.methods import Method
+from edgefl.setup.compose import blocks_of, compose
+from edgefl.testing.findings import (
     HANG_SECONDS,
     CheckReport,
     CheckRule,
@@ -19,14 +23,10 @@ from edgefl.commands.check.findings import (
     Hung,
     hang_location,
 )
-from edgefl.commands.check.one_assignment import check_in_worker
-from edgefl.commands.check.played import check_runs
-from edgefl.commands.check.rounds import check_schedule
-from edgefl.commands.check.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario
-from edgefl.cost.predict import Predictor
-from edgefl.errors import EdgeflError, MethodError, UnknownName
-from edgefl.methods import Method
-from edgefl.setup.compose import blocks_of, compose
+from edgefl.testing.one_assignment import check_in_worker
+from edgefl.testing.played import check_runs
+from edgefl.testing.rounds import check_schedule
+from edgefl.testing.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario
 from edgefl.training import Node
 from edgefl.work.torch_device import device_of, threads
 
@@ -34,9 +34,9 @@ PARTS = ("method", "schedule", "selection", "policy", "aggregation")
 """The sorts of parts that can be checked."""
 
 
-def check(
-    noun: str,
-    part: str | type[Method],
+def check_part(
+    kind: str,
+    name: str | type[Method],
     /,
     *,
     schedules: Sequence[str | Mapping[str, object]] | None = None,
@@ -54,8 +54,8 @@ def check(
     under every schedule, and of a schedule with FedAvg, also works, training and aggregation in single steps.
 
     Args:
-        noun: ``method``, ``schedule``, ``selection``, ``policy`` or ``aggregation``.
-        part: The registered name, or the class of a method that needn't be registered yet, whose runs aren't checked.
+        kind: ``method``, ``schedule``, ``selection``, ``policy`` or ``aggregation``.
+        name: The registered name, or the class of a method that needn't be registered yet, whose runs aren't checked.
         schedules: For a method: names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default all
             registered schedules.
         kinds: The client kinds of the federation; those that the method lets take part are checked.
@@ -77,17 +77,17 @@ def check(
         MethodError: The method can't be loaded or made with these options.  Other errors are in the report.
         ScenarioError: The part doesn't take these options.
     """
-    if noun not in PARTS:
-        raise UnknownName("sort of part that can be checked", noun, PARTS)
-    name = part if isinstance(part, str) else part.__name__
+    if kind not in PARTS:
+        raise UnknownName("sort of part that can be checked", kind, PARTS)
+    part, name = name, name if isinstance(name, str) else name.__name__
     watch = HangWatch(hang_after)
     findings = Findings(watch.renew)
-    if noun == "method":
+    if kind == "method":
         check_contract(findings, watch, part, schedules, kinds, processes, options)
-    elif noun == "schedule":
+    elif kind == "schedule":
         check_contract(findings, watch, "fedavg", [{"name": name, **options}], kinds, processes, {})
     if runs and isinstance(part, str) and not findings.failures:
-        check_runs(findings, watch, played_scenario(noun, name, kinds, options, overrides))
+        check_runs(findings, watch, played_scenario(kind, name, kinds, options, overrides))
     return findings.report(name)
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from edgefl import models, registry
-from edgefl.commands.check.findings import CheckRule, Findings
-from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.cost.predict import cost_key
 from edgefl.memo import cache_folder
+from edgefl.testing.findings import CheckRule, Findings
+from edgefl.testing.tiny_federation import TinyFederation
 from edgefl.training import Assignment, Node, ProcessExecutor
 from edgefl.work import Meter, Payload, Source, StepTrace, Work, run
 from edgefl.work.torch_device import device_of

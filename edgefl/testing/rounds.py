@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from edgefl import seeds
-from edgefl.commands.check.findings import CheckRule, CheckScope
-from edgefl.commands.check.one_assignment import (
+from edgefl.errors import MethodError
+from edgefl.methods import ServerState, Update
+from edgefl.planning.rules import checked_rounds
+from edgefl.schedules import Schedule, Stage
+from edgefl.testing.findings import CheckRule, CheckScope
+from edgefl.testing.one_assignment import (
     check_equal,
     check_kept,
     check_repeated,
@@ -18,12 +22,8 @@ from edgefl.commands.check.one_assignment import (
     has_same_bits,
     run_assignment,
 )
-from edgefl.commands.check.tiny_federation import TinyFederation
-from edgefl.commands.check.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
-from edgefl.errors import MethodError
-from edgefl.methods import ServerState, Update
-from edgefl.planning.rules import checked_rounds
-from edgefl.schedules import Schedule, Stage
+from edgefl.testing.tiny_federation import TinyFederation
+from edgefl.testing.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
 from edgefl.training import Assignment
 from edgefl.work import Work
 

@@ -53,7 +53,7 @@ class CheckRule:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of ``edgefl.check``: how often each rule was checked, and a sentence for each failed check."""
+    """The result of ``check_part``: how often each rule was checked, and a sentence for each failed check."""
 
     part: str
     checks: Mapping[str, int]
@@ -127,7 +127,7 @@ class CheckScope:
 
 
 HANG_SECONDS = 120.0
-"""Time without a finished check, after which ``edgefl.check`` gives up.
+"""Time without a finished check, after which ``check_part`` gives up.
 
 A choice, not measured: a check trains a tiny model for seconds, and ``hang_after`` sets more for a slow method.
 """

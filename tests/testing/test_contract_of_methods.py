@@ -11,10 +11,10 @@ import pytest
 import torch
 from tensors import assert_equal_tensors
 
-import edgefl
-from edgefl.commands.check.findings import CheckRule
 from edgefl.errors import MethodError, UnknownName
 from edgefl.methods import Method, ServerState, Update
+from edgefl.testing import check_part
+from edgefl.testing.findings import CheckRule
 from edgefl.work import Item, Payload, Work
 
 STEPS = '''
@@ -70,7 +70,7 @@ def _steps(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFac
 
 
 def found(method: type[Method], schedule: str = "end-to-end") -> tuple[str, ...]:
-    return edgefl.check("method", method, runs=False, schedules=[schedule], kinds=["image"]).failures
+    return check_part("method", method, runs=False, schedules=[schedule], kinds=["image"]).failures
 
 
 def step(name: str) -> type[Method]:
@@ -263,13 +263,13 @@ class Scaled(Method):
 
 @pytest.mark.slow(smaller="test_only_a_method_that_cannot_be_loaded_raises")
 def test_a_class_needs_no_entry_point_and_takes_its_options():
-    report = edgefl.check("method", Scaled, schedules=["progressive"], kinds=["text"], scale=0.5)
+    report = check_part("method", Scaled, schedules=["progressive"], kinds=["text"], scale=0.5)
     assert report.ok, str(report)
     assert str(report) == f"Scaled: {sum(report.checks.values())} checks of {len(report.checks)} rules, all kept"
 
 
 def test_a_report_is_read_line_by_line():
-    report = edgefl.check("method", Absent, schedules=["end-to-end"], kinds=["image"])
+    report = check_part("method", Absent, schedules=["end-to-end"], kinds=["image"])
     first, *rest = str(report).splitlines()
     assert first.startswith("Absent: ") and first.endswith(", one broken")
     assert rest == [f"  - {failure}" for failure in report.failures]
@@ -278,17 +278,17 @@ def test_a_report_is_read_line_by_line():
 def test_checking_leaves_the_global_generators_alone():
     torch.manual_seed(1)
     before = torch.get_rng_state(), torch.get_num_threads()
-    edgefl.check("method", "fedavg", runs=False, schedules=["end-to-end"], kinds=["text"])
+    check_part("method", "fedavg", runs=False, schedules=["end-to-end"], kinds=["text"])
     assert_equal_tensors(before[0], torch.get_rng_state())
     assert before[1] == torch.get_num_threads()
 
 
 def test_only_a_method_that_cannot_be_loaded_raises():
     with pytest.raises(UnknownName, match="did you mean 'fedavg'"):
-        edgefl.check("method", "fedavgg", runs=False)
+        check_part("method", "fedavgg", runs=False)
     with pytest.raises(MethodError, match="'fedprox' doesn't take these options: mu: "):
-        edgefl.check("method", "fedprox", runs=False, mu=-1)
+        check_part("method", "fedprox", runs=False, mu=-1)
     with pytest.raises(MethodError, match="doesn't take these options: alpha: "):
-        edgefl.check("method", Scaled, alpha=1)
+        check_part("method", Scaled, alpha=1)
     with pytest.raises(MethodError, match="is not a subclass"):
-        edgefl.check("method", dict)  # type: ignore[arg-type]
+        check_part("method", dict)  # type: ignore[arg-type]
