@@ -37,7 +37,7 @@ def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str,
     """
     profile = _profile(like)
     noun, quantities = ("device", DEVICE_NUMBERS) if isinstance(profile, Device) else ("link", LINK_NUMBERS)
-    data = _written(like, noun)
+    data = _content(like, noun)
     data["title"] = f"{profile.title}, derived"
     names = [*(TEXTS if noun == "device" else TEXTS[:1]), *quantities]
     sets: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _profile(like: str) -> Device | Link:
     return load_link(like) if is_link and mode is None else load_device(like)
 
 
-def _written(like: str, noun: str) -> dict[str, object]:
+def _content(like: str, noun: str) -> dict[str, object]:
     """The content of the profile's file, in its power mode if it names one."""
     own, mode = split_mode(like)
     folder = "devices" if noun == "device" else "networks"

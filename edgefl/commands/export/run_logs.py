@@ -11,21 +11,26 @@ from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.trackers import MLFLOW, MlflowLog, TensorBoardLog
 
 
-@raise_run_errors
 def write_logs(members: Mapping[str, Run], target: Path, tracker: str) -> list[str]:
     """Write the log of each run by its label; return the folders of event files, or the store that the runs share."""
-    places = []
+    places = dict[str, None]()
     for label, run in members.items():
-        if tracker == "tensorboard":
-            places.append(target / run.path.name if len(members) > 1 else target)
-            log: TensorBoardLog | MlflowLog = TensorBoardLog(places[-1], label, run.scenario)
-        else:
-            places.append(target / MLFLOW)
-            log = MlflowLog(places[-1], label, run.scenario)
-        for record in run.read(Round):
-            log.round(record)
-        log.close(finished=run.is_finished)
-    return [str(place) for place in dict.fromkeys(places)]
+        folder = target / run.path.name if tracker == "tensorboard" and len(members) > 1 else target
+        places[_write_log(run, label, folder, tracker)] = None
+    return [*places]
+
+
+@raise_run_errors
+def _write_log(run: Run, label: str, folder: Path, tracker: str) -> str:
+    log: TensorBoardLog | MlflowLog
+    if tracker == "tensorboard":
+        place, log = folder, TensorBoardLog(folder, label, run.scenario)
+    else:
+        place, log = folder / MLFLOW, MlflowLog(folder / MLFLOW, label, run.scenario)
+    for record in run.read(Round):
+        log.round(record)
+    log.close(finished=run.is_finished)
+    return str(place)
 
 
 def hint(tracker: str, target: Path) -> str:

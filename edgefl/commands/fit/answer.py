@@ -150,7 +150,7 @@ class Fit(OfScenario):
     """The answer for each kind"""
 
     @property
-    def stopped_by(self) -> str:
+    def ending(self) -> str:
         """What ended a search that is incomplete."""
         return "stopped by --most"
 
@@ -174,6 +174,6 @@ class InterruptedFit(Fit):
     """What a search had found when it was interrupted."""
 
     @property
-    def stopped_by(self) -> str:
+    def ending(self) -> str:
         """What ended it."""
         return "interrupted"

@@ -51,7 +51,7 @@ def _free_memory(result: Fit) -> str:
 def _print_kind(console: Console, result: Fit, kind: KindFit) -> None:
     head = f"{kind.kind} clients, of which the largest has {kind.samples:,} samples: "
     if kind.complete is False and kind.as_it_stands is None:
-        console.print(Text(f"{head}{result.stopped_by} before anything was known\n", style="bold"))
+        console.print(Text(f"{head}{result.ending} before anything was known\n", style="bold"))
         return
     if not kind.rounds:
         console.print(Text(f"{head}the method never selects them\n", style="bold"))
@@ -69,7 +69,7 @@ def _print_kind(console: Console, result: Fit, kind: KindFit) -> None:
         )
     else:
         _print_no_solution(console, result, kind)
-    _print_search(console, kind, result.stopped_by)
+    _print_search(console, kind, result.ending)
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[StageFit]) -> None:
