@@ -51,11 +51,13 @@ def _escape(found: re.Match[str]) -> str:
 class EdgeflError(Exception):
     """Base of all errors that edgefl raises on purpose.  ``exit_code`` is the command line's exit code.
 
+    ``answer`` is what was found or done by then, which a command prints before the error.
     Words and lines of a message that are too long to read, such as a key of 100,000 characters, are shortened, and
     control characters are written as escapes.
     """
 
     exit_code = 2
+    answer: object = None
 
     def __init__(self, *args: object):
         super().__init__(*(shorten_text(arg) if isinstance(arg, str) else arg for arg in args))

@@ -15,9 +15,9 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.run.verify import verify
 from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError
+from edgefl.results.verify import verify
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.setup.compose import compose

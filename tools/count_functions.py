@@ -63,7 +63,7 @@ PRICED = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_seco
 WHOLE = ("Scenario", "Document")
 """Types of a whole scenario."""
 BESIDE = (
-    "yaml_lines", "scenario.", "runs.", "records.record", "records.reading", "commands.run.fingerprint",
+    "yaml_lines", "scenario.", "runs.", "records.record", "records.reading", "cells.fingerprint",
     *(f"commands.{name}" for name in ("recorded_rounds", "explain", "export", "report")),
 )  # fmt: skip
 """Beginnings of the modules that read and write scenarios."""

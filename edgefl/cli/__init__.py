@@ -3,10 +3,7 @@
 from importlib import import_module
 
 OLD = {
-    "run": "run", "compare": "compare",
-    "explain": "one_run",
-    "sweep": "sweep", "explore": "explore", "tune": "tune",
-    "bench": "bench", "analyse": "analyse",
+    "sweep": "sweep", "explore": "explore",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ Answered = TypeVar("Answered")
 
 PYTHON_ONLY = {
     "on_progress": "Called with the name of an event and its facts.",
-    "on_round": "Called with each round's record after the round.",
+    "on_round": "Called with each round's record; the run ends after that round if it returns `stop`. Not with jobs.",
     "progress": "Whether to show a bar, by tqdm or rich, whichever is installed.",
 }
 """Parameters of functions that the command line doesn't have: it shows a display of its own."""
@@ -49,8 +49,9 @@ class Command:
 
     ``answer`` names the class of the answer, ``module:Class``, for its JSON Schema.  ``forms`` names the function,
     ``module:name``, that prints an answer or returns its text in each form of ``--as`` but ``json``, the default
-    first.  ``full`` is the help of ``--full``, which the first form's function then takes.
-    ``interrupted`` says what to do after Ctrl-C, given the folder that is being written, if there is one.
+    first.  ``full`` is the help of ``--full``, for the forms whose functions take it.
+    ``interrupted`` says what to do after Ctrl-C, given the folder that is being written, if there is one; in a text
+    ``{folder}`` stands for it.
     ``of_answer`` names the function that makes the answer that is printed of what the function returns.
     ``plain``: progress is plain lines, since what a display needs may be broken.
     """
@@ -107,11 +108,13 @@ class Command:
         if form == "json":
             print_json(answer)
         else:
-            takes = {"full": full} if self.full and form == next(iter(self.forms)) else {}
-            sys.stdout.write(imported(self.forms[form])(answer, **takes) or "")
-        for line in getattr(answer, "said", ()) if form != "json" else ():
+            printed = imported(self.forms[form])
+            takes = {"full": full} if "full" in inspect.signature(printed).parameters else {}
+            sys.stdout.write(printed(answer, **takes) or "")
+        code = int(getattr(answer, "exit_code", 0))
+        for line in getattr(answer, "said", ()) if form != "json" or code else ():
             say(line)
-        return int(getattr(answer, "exit_code", 0))
+        return code
 
     def add_to(self, group: typer.Typer, panel: str | None) -> None:
         """Add it to an application."""
@@ -173,7 +176,7 @@ def command(
 
         public.__doc__ = docstring_of(function)
         public.__signature__ = _shown_signature(function)  # type: ignore[attr-defined]
-        said = interrupted if callable(interrupted) else lambda folder: str(interrupted)
+        said = interrupted if callable(interrupted) else _said_of(interrupted)
         made = Command(function, public, typed, answer, forms, full, said, of_answer, plain)
         words = made.name if parent is None else f"{parent.info.name} {made.name}"
         COMMANDS[words] = made
@@ -182,6 +185,15 @@ def command(
         return public
 
     return derive
+
+
+def _said_of(text: str) -> Callable[[str | None], str]:
+    """What is said after Ctrl-C: the text with the folder, or that there is none yet."""
+
+    def said(folder: str | None) -> str:
+        return text.format(folder=folder) if folder is not None or "{folder}" not in text else "nothing was written"
+
+    return said
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any, Any]]:
@@ -213,7 +225,10 @@ def _shown_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature with types alone, as ``help`` shows it."""
     kinds = {name: kind for name, (_, kind, _) in parameters_of(function).items()}
     signature = inspect.signature(function)
-    parameters = [each.replace(annotation=kinds.get(name, OnProgress)) for name, each in signature.parameters.items()]
+    kinds["on_progress"] = OnProgress
+    parameters = [
+        each.replace(annotation=kinds.get(name, each.annotation)) for name, each in signature.parameters.items()
+    ]
     if "on_progress" in signature.parameters:
         parameters.append(_keyword("progress", bool, False))
     return signature.replace(parameters=parameters)

@@ -69,10 +69,10 @@ def _load_plug_ins(context: typer.Context, files: list[str] | None) -> list[str]
 
 
 _SCENARIO = {"autocompletion": shipped_and_files, "callback": check_scenario_exists}
+_ONE_SCENARIO = argument("A scenario file, or the name of a shipped one: quickstart.", "SCENARIO", **_SCENARIO)
 
-ScenarioFile = Annotated[
-    Given, argument("A scenario file, or the name of a shipped one: quickstart.", "SCENARIO", **_SCENARIO)
-]
+ScenarioFile = Annotated[Given, _ONE_SCENARIO]
+MaybeScenario = Annotated[Given | None, _ONE_SCENARIO]
 ScenarioFiles = Annotated[
     Sequence[Given],
     argument("A scenario file, or the name of a shipped one: quickstart. May be several.", "SCENARIO...", **_SCENARIO),

@@ -34,12 +34,6 @@ TITLES = {name: metric.title for name, metric in METRICS.items()}
 """Titles of metrics in tables."""
 
 
-AXES = {
-    "virtual_seconds": "virtual time", "bytes": "traffic of all clients", "energy_joules": "energy of all clients",
-}  # fmt: skip
-"""What runs spend over their rounds, and its titles; names end with the unit."""
-
-
 def title_of(metric: str) -> str:
     """A metric's name in words."""
     return TITLES.get(metric, metric.replace("_", " "))
@@ -407,3 +401,8 @@ def print_at_most(console: Console, names: Sequence[str] | Maybe) -> None:
         ends = "ends its" if len(names) == 1 else "end their"
         told = f"{' and '.join(names)} {ends} stages by what a run learns: rounds and totals are at most these"
         console.print(Text(told))
+
+
+def plain_markdown(name: str) -> str:
+    """A name as Markdown that shows it as it is, within a cell of a table."""
+    return re.sub(r"([\\`|<*\[])", r"\\\1", visible(" ".join(name.split("\n"))))

@@ -1,4 +1,4 @@
-"""The answer of ``edgefl run --json``: a run, or the runs of a comparison, summed up from their records."""
+"""The answer of ``edgefl run --as json``: a run, or the runs of a comparison, summed up from their records."""
 
 from __future__ import annotations
 

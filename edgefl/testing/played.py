@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from edgefl import registry, seeds
 from edgefl.commands.run.command import run
-from edgefl.commands.run.verify import verify
 from edgefl.registry.code import is_main
+from edgefl.results.verify import verify
 from edgefl.runs import Run, read_run
 from edgefl.scenario import Scenario
 from edgefl.testing.findings import CheckRule, Findings, HangWatch, Hung, hang_location

@@ -135,7 +135,7 @@ def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, dec
     assert call("swep")[0] == 2
     assert "Did you mean 'sweep'" in call("swep")[2]
     code, out, err = call("run")
-    assert (code, out) == (2, "") and "give either a scenario to run or --resume DIR" in err
+    assert (code, out) == (2, "") and "give either a scenario to run or a run to resume" in err
     code, _, err = call("run", declared, "--resume", "x")
     assert code == 2 and "give either a scenario" in err
     code, _, err = call("profile", declared, "--device", "jetson-nano-8gb")
@@ -168,7 +168,7 @@ def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None
     code, out, err = call("run", trainable, "--out", "here")
     assert (code, out) == (2, "") and "continue it with --resume here" in err
     # a finished run that is resumed is reported again
-    code, out, _ = call("run", "--resume", "here", "--json")
+    code, out, _ = call("run", "--resume", "here", "--as", "json")
     found = json.loads(out)
     assert code == 0 and found["finished"] and list(found["runs"]) == ["end-to-end", "layerwise"]
     assert found["compared"]["reference"] == "end-to-end"
@@ -212,13 +212,13 @@ def test_a_finished_run_is_shown_without_its_data(
     table = call("run", "it.yaml", "--out", "it", *full)[1]
     assert "(0.333)" in table and "1.000 (1.000)       10" in table
     shutil.rmtree("it")
-    plain = call("run", "it.yaml", "--out", "it", "--json")[1]
+    plain = call("run", "it.yaml", "--out", "it", "--as", "json")[1]
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "other"))  # what this process has opened is found no more either
     assert call("run", "--resume", "it", *full) == (0, table, told("it"))
-    assert call("run", "--resume", "it", "--json") == (0, plain, "")
+    assert call("run", "--resume", "it", "--as", "json") == (0, plain, "")
     assert call("run", "--resume", "it", "--verify")[0] == 0
     read_back(RunAnswer, plain)
     facts = json.loads(plain)
@@ -230,7 +230,7 @@ def test_a_finished_run_is_shown_without_its_data(
 
 def test_a_run_without_a_folder_goes_to_runs(call: Call, trainable: str) -> None:
     words = ("--set", "compare={}", "--set", "schedule.rounds=1", "--set", "data.clients={text: 4}")
-    code, out, err = call("run", trainable, *words, "--json")
+    code, out, err = call("run", trainable, *words, "--as", "json")
     assert code == 0 and json.loads(out)["folder"] == "runs/tiny"
     assert Path("runs/tiny/weights.safetensors").is_file()
     assert "tiny: round 1/1" in err
@@ -271,7 +271,7 @@ def test_nobody_can_train(call: Call, declared: str) -> None:
     said = f"nobody can train: the least need of memory is {need} (text, stage "
     code, out, _ = call("validate", *simulated)
     assert code == 0 and said in out
-    code, out, err = call("run", *simulated, "-o", "run", "--json")
+    code, out, err = call("run", *simulated, "-o", "run", "--as", "json")
     assert code == 1 and json.loads(out)["finished"]
     assert err.index(said) < err.index("round 1/4") and err.splitlines()[-1].startswith(f"edgefl: {said}")
 
@@ -365,7 +365,7 @@ def test_help_waits_for_nothing_heavy() -> None:
 def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: Any) -> None:
     code = (
         "import sys, edgefl.console\n"
-        "rooms = {'edgefl.data', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'}\n"
+        "rooms = {'edgefl.data.opening', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'}\n"
         "try: edgefl.console.main(['run', '--resume', sys.argv[1]])\n"
         "finally: print(sorted(rooms & set(sys.modules)))"
     )
@@ -375,7 +375,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
 
 @pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl", "run", trainable, "--out", "cut", "--json", "--set",
+    command = [sys.executable, "-m", "edgefl", "run", trainable, "--out", "cut", "--as", "json", "--set",
                "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:

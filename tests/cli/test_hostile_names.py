@@ -54,9 +54,9 @@ COMMANDS = {
     "verify": ("run", "--resume", "RUN", "--verify"),
     "compare": ("compare", "RUN"),
     "compare --full": ("compare", "RUN", "--full"),
-    "compare --csv": ("compare", "RUN", "--csv"),
-    "compare --json": ("compare", "RUN", "--json"),
-    "explain --json": ("explain", "RUN", "--round", "1", "--json"),
+    "compare --csv": ("compare", "RUN", "--as", "csv"),
+    "compare --as json": ("compare", "RUN", "--as", "json"),
+    "explain --as json": ("explain", "RUN", "--round", "1", "--as", "json"),
     "trace": ("export", "RUN", "--to", "perfetto", "-o", "OUT/trace"),
     "export": ("export", "RUN", "--to", "csv", "-o", "OUT/csv\x1b[31m"),
     "report": ("report", "RUN", "-o", "OUT/page.html"),
@@ -84,7 +84,7 @@ def test_no_command_lets_a_strangers_text_steer_the_terminal(
 
 def test_json_is_valid_and_loses_nothing(evil: Path) -> None:
     for terminal in (False, True):
-        code, out = typed("explain", str(evil), "--round", "1", "--client", "0", "--json", terminal=terminal)
+        code, out = typed("explain", str(evil), "--round", "1", "--client", "0", "--as", "json", terminal=terminal)
         assert code == 0
         text = out[out.index("{") : out.rindex("}") + 1].replace("\r\n", "\n")
         assert (
@@ -195,7 +195,7 @@ def test_a_terminal_that_cannot_print_a_name_prints_escapes(named: Path, environ
 
 @pytest.mark.slow(smaller="test_a_terminal_that_cannot_print_a_name_prints_escapes")
 @pytest.mark.parametrize("words", [
-    ["explain", "out", "--round", "1"], ["compare", "out"], ["compare", "out", "--csv"], ["report", "out"],
+    ["explain", "out", "--round", "1"], ["compare", "out"], ["compare", "out", "--as", "csv"], ["report", "out"],
     ["export", "out", "--to", "figures", "--format", "svg"], ["export", "out", "--to", "perfetto"],
     ["export", "out", "--to", "csv", "-o", "csv"],
     ["validate", "mine.yaml", "--as", "yaml"], ["profile", "mine.yaml", "--full"], ["methods"],
@@ -212,7 +212,9 @@ def test_a_name_that_the_locale_cannot_write_is_an_error_with_the_way_out(named:
     assert line.startswith("edgefl: error: ") and "PYTHONUTF8=1" in line
 
 
-@pytest.mark.parametrize(("words", "code"), [(["compare"], 0), (["explain", "--round", "1", "--json"], 2)], ids=str)
+@pytest.mark.parametrize(
+    ("words", "code"), [(["compare"], 0), (["explain", "--round", "1", "--as", "json"], 2)], ids=str
+)
 def test_a_folder_whose_name_is_not_utf_8_is_named_by_escapes(named: Path, words: list[str], code: int) -> None:
     done = _plain(named, [*words, b"caf\xe9"], PYTHONUTF8="1")  # an answer in JSON can't hold such a name
     assert done.returncode == code and b"Traceback" not in done.stderr and b"\xe9" not in done.stdout + done.stderr

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., dict[st
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.raises(SystemExit) as ended:
-            main(["run", "mine.yaml", "--plugin", "mine.py", "-o", "run", "--json"])
+            main(["run", "mine.yaml", "--plugin", "mine.py", "-o", "run", "--as", "json"])
     assert not ended.value.code
     return folder
 

@@ -121,7 +121,7 @@ def test_a_run_says_how_to_go_on(
     begin: Begin, long: str, tmp_path: Path, more: tuple[str, ...], sent: signal.Signals, code: int
 ) -> None:
     ignored = () if sent is signal.SIGINT else (signal.SIGINT,)
-    command = begin("run", long, "-o", "cut", "--json", *more, ignored=ignored)
+    command = begin("run", long, "-o", "cut", "--as", "json", *more, ignored=ignored)
     command.wait_for("round 2/")
     if sent is signal.SIGINT:  # a terminal sends it to all
         os.killpg(command.process.pid, sent)
@@ -137,7 +137,7 @@ def test_a_run_says_how_to_go_on(
 
 @pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_what_nohup_starts_stays_when_the_terminal_goes(begin: Begin, long: str) -> None:
-    command = begin("run", long, "-o", "cut", "--json", ignored=(signal.SIGINT, signal.SIGHUP))
+    command = begin("run", long, "-o", "cut", "--as", "json", ignored=(signal.SIGINT, signal.SIGHUP))
     command.wait_for("round 1/")
     command.process.send_signal(signal.SIGHUP)
     command.process.send_signal(signal.SIGINT)

@@ -18,7 +18,6 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.commands.compare.command import curve_of
 from edgefl.commands.run.table import print_summary
 from edgefl.console import main
 from edgefl.devices import library_folder, load_device
@@ -26,6 +25,7 @@ from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.compared import side_by_side
 from edgefl.drawing.page.matrix import matrix_of
 from edgefl.drawing.page.told import besides
+from edgefl.results.equal_costs import curve_of
 from edgefl.results.facts import facts_of, summary
 
 DECLARED = {"source": "declared", "clients": {"image": 3, "text": 2}, "samples": {"image": 40, "text": 20},

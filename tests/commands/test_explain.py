@@ -90,7 +90,7 @@ def test_kinds_without_a_part_are_told_in_the_order_of_the_scenario(
     data = {"clients": {"text": 2, "image": 3, "image-text": 2}, "samples": 40, "validation": 40, "test": 40}
     run = untrained(data={"source": "glyphs", **data}, method=of_pairs)
     for seed in ("0", "1", "2", "3"):  # a set of names has another order in each of these processes
-        command = [sys.executable, "-m", "edgefl", "explain", str(run.path), "--round", "1", "--json"]
+        command = [sys.executable, "-m", "edgefl", "explain", str(run.path), "--round", "1", "--as", "json"]
         told = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
         absent = json.loads(told.stdout)["absent"]
         assert [(each["kind"], each["clients"], each["reason"]) for each in absent] == [
@@ -138,7 +138,7 @@ def test_the_command_prints_tables_and_json(unequal: Run, capsys: pytest.Capture
     main_without_exit(["explain", str(unequal.path), "--round", "2"])
     text = capsys.readouterr().out
     assert text.startswith("Round 2 (stage 1, synchronous): ") and "Critical path" in text and "Absent" in text
-    main_without_exit(["explain", str(unequal.path), "--round", "2", "--client", "0", "--json"])
+    main_without_exit(["explain", str(unequal.path), "--round", "2", "--client", "0", "--as", "json"])
     facts = json.loads(capsys.readouterr().out)
     assert facts == edgefl.explain(unequal.path, 2, client=0).to_data()
     main_without_exit(["explain", str(unequal.path), "--round", "2", "--client", "0"])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl import registry, units
 from edgefl.commands.fit.answer import BudgetLimit
-from edgefl.commands.run.verify import verify
 from edgefl.cost.client_cost import ComputeCost, Traffic
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Budget, Price, load_device, load_link
@@ -27,6 +26,7 @@ from edgefl.drawing.sliders.explore_page import view_of
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
 from edgefl.registry.registered import PARTS
+from edgefl.results.verify import verify
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
 from edgefl.simulation.selection import Chosen

@@ -287,7 +287,7 @@ def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess
     "arguments",
     [
         ["--version"],
-        ["compare", "{run}", "--json"],
+        ["compare", "{run}", "--as", "json"],
         pytest.param(["parts", "--as", "json"], marks=pytest.mark.slow),
         pytest.param(["compare", "{run}"], marks=pytest.mark.slow),
         pytest.param(["export", "{run}", "--to", "csv", "-o", "out"], marks=pytest.mark.slow),
@@ -317,7 +317,7 @@ def test_messages_that_find_no_space_are_lost_and_the_command_goes_on(
     bare: tuple[dict[str, Any], Run], tmp_path: Path
 ) -> None:
     with open("/dev/full", "w") as full:
-        done = ended("compare", str(bare[1].path), "--json", folder=tmp_path, stdout=subprocess.PIPE, stderr=full)
+        done = ended("compare", str(bare[1].path), "--as", "json", folder=tmp_path, stdout=subprocess.PIPE, stderr=full)
         assert done.returncode == 0 and json.loads(done.stdout)["rows"]
         done = ended("compare", "nowhere", folder=tmp_path, stdout=full, stderr=full)
         assert done.returncode == 2

@@ -22,12 +22,12 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import seeds
 from edgefl.commands.profile.against import with_difference
-from edgefl.commands.run.verify import verify
 from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.methods import ClientFacts, Method, ServerState, Setting, Update
 from edgefl.planning.planner import Planner
 from edgefl.registry import registered
+from edgefl.results.verify import verify
 from edgefl.runs import Run, checkpoints
 from edgefl.scenario import load
 from edgefl.setup.compose import compose

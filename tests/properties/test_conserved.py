@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.console import main
 from edgefl.errors import RunError
+from edgefl.results.verify import verify
 
 DEVICES = ("raspberry-pi-3b-plus", "raspberry-pi-4-4gb", "phone-mid", "macbook-air-m1")
 LINKS = ("lte", "wifi-5", "5g-nr", "3g")

@@ -356,7 +356,7 @@ def test_a_comparison_interrupted_after_its_last_run_gets_its_curves(evaluated: 
     shutil.copytree(evaluated.path, again)
     (again / "curves.png").unlink()
     with pytest.raises(SystemExit) as ended:
-        main(["run", "--resume", str(again), "--json"])
+        main(["run", "--resume", str(again), "--as", "json"])
     assert not ended.value.code and (again / "curves.png").is_file() and edgefl.read_run(again).is_finished
 
 

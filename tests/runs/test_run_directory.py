@@ -32,12 +32,12 @@ from edgefl.runs import (
     checkpoints,
     comparison,
     create_comparison,
-    environment,
     is_comparison,
     read_run,
     tables,
 )
 from edgefl.runs.durable import wait_until_free
+from edgefl.runs.environment import environment
 
 MODELS = {"image": {"width": 4}}
 

@@ -152,7 +152,7 @@ def test_commands_that_go_on_with_their_runs_refuse_those_of_another_format(
     [
         ("edgefl.commands.sweep.stored_rows", lambda: edgefl.sweep("small.yaml", ["training.lr=1e-3"], out="rows")),
         (
-            "edgefl.commands.tune.command",
+            "edgefl.commands.tune.tune_scenario",
             lambda: edgefl.tune(
                 "small.yaml", ["training.lr=1e-3..1e-2"], trials=1, metric="image.accuracy", out="rows"
             ),

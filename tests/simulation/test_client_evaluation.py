@@ -16,13 +16,13 @@ from edgefl_toys import Memory
 
 import edgefl
 from edgefl import models
-from edgefl.commands.run.conservation import CheckedRound, CheckedScore, RuleCheck, check_scored
-from edgefl.commands.run.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.planning.client_evaluation import scored_clients
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
+from edgefl.results.conservation import CheckedRound, CheckedScore, RuleCheck, check_scored
+from edgefl.results.verify import verify
 from edgefl.simulation import Simulation
 from edgefl.work import Pass, Work
 

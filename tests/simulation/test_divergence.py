@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.console import main
 from edgefl.errors import DivergedError
+from edgefl.results.verify import verify
 from edgefl.runs import Run, read_run
 
 Tiny = Callable[..., dict[str, Any]]

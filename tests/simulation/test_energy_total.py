@@ -15,12 +15,12 @@ from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.run.table import print_summary
-from edgefl.commands.run.verify import verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.setup import Setup
 from edgefl.results.facts import summary
+from edgefl.results.verify import verify
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 

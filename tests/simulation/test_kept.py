@@ -17,8 +17,8 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.run.verify import verify
 from edgefl.errors import RunError
+from edgefl.results.verify import verify
 from edgefl.runs import Run, RunDirectory, checkpoints, read_run
 from edgefl.runs.kept import FACTS, ROWS, Index
 from edgefl.work import Work

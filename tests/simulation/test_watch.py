@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import BestRecord
 from edgefl.results.facts import summary
+from edgefl.results.verify import verify
 from edgefl.runs import Run, best
 from edgefl.scenario import load
 from edgefl.simulation.watch import MetricWatch

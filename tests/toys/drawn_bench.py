@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.bench.answer import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchSpent, BenchVariant
-from edgefl.commands.bench.bench_answer import ranks_over_seeds
+from edgefl.commands.bench.winners import ranks_over_seeds
 from edgefl.records.record import UNSET
 
 NEEDS = {"end-to-end": 17.2, "layer-wise": 6.1, "progressive": 7.4, "LoRA": 12.3, "BitFit": 11.5, "split": 4.2,

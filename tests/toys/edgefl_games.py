@@ -10,13 +10,13 @@ import numpy as np
 from edgefl_toys import Memory
 
 from edgefl import registry
-from edgefl.commands.run.conservation import CheckedFlight, CheckedRound, CheckedVerdict, LedgerFacts, Three
-from edgefl.commands.run.conservation import Ledger as Rules
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
+from edgefl.results.conservation import CheckedFlight, CheckedRound, CheckedVerdict, LedgerFacts, Three
+from edgefl.results.conservation import Ledger as Rules
 from edgefl.scenario import load
 from edgefl.setup.compose import compose, predictor_of
 from edgefl.simulation import Simulation

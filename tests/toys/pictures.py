@@ -13,10 +13,11 @@ _patch = pytest.MonkeyPatch()
 
 def leave_out() -> None:
     """From now on runs of this process leave their pictures out, as those of a search do."""
-    from edgefl.commands.run import command as run
+    from edgefl.cells import run_scenario
+    from edgefl.drawing import charts
 
-    _patch.setattr(run, "_run_one", partial(run._run_one, pictures=False))
-    _patch.setattr(run, "draw_curves", lambda run: None)  # of a comparison
+    _patch.setattr(run_scenario, "_run_one", partial(run_scenario._run_one, pictures=False))
+    _patch.setattr(charts, "draw_curves", lambda run: None)  # of a comparison
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def _no_room(case: Case, whole: Reference) -> None:
     shutil.copytree(whole.folder, case.here / "out")
     one = case.out if not {"compare.json", "sweep.jsonl"} & set(os.listdir(whole.folder)) else (
         f"{case.out}/runs/seed=1" if case.subject.sweep else f"{case.out}/seed=1")  # fmt: skip
-    printing = (["compare", one], ["compare", one, "--csv"], ["compare", one, "--json"], ["methods"],
+    printing = (["compare", one], ["compare", one, "--as", "csv"], ["compare", one, "--as", "json"], ["methods"],
                 ["explain", one, "--round", "1"], ["devices"],
                 ["profile", "scenario.yaml", "--set", "compare=null"])  # fmt: skip
     writing = (["export", one, "--to", "csv", "-o"], ["export", one, "--to", "tensorboard", "-o"],

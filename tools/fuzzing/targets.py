@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.console import main
 from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.errors import EdgeflError
+from edgefl.results.verify import verify
 from edgefl.scenario.suite import read_suite
 from fuzzing.printed import unprintable
 
@@ -40,7 +40,7 @@ OUTSIDE = "outside"
 
 
 _EXPLAIN = ["explain", "run", "--round", "1"]
-SHOWING = (_EXPLAIN, [*_EXPLAIN, "--client", "0"], ["compare", "run", "--full"], ["compare", "run", "--csv"])
+SHOWING = (_EXPLAIN, [*_EXPLAIN, "--client", "0"], ["compare", "run", "--full"], ["compare", "run", "--as", "csv"])
 """Commands that print names of a run."""
 
 FORMULA = re.compile(r"[=+@\t\r]|-(?!\d|\.|inf\b|nan\b|$)")
@@ -175,7 +175,7 @@ def _shown(counts: Counts, command: Sequence[str]) -> None:
         fault = f"exit code {code}"
     elif err.getvalue().count("edgefl: error") > 1:
         fault = "several errors"
-    elif "--csv" in command:
+    elif "csv" in command:
         cells = [cell for row in csv.reader(StringIO(out.getvalue())) for cell in row]
         fault = fault or next((f"the formula {cell[:40]!r}" for cell in cells if FORMULA.match(cell)), "")
     if fault:

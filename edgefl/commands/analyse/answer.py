@@ -187,3 +187,11 @@ class ShardOfAnalysis(Answer):
     """Runs that the analysis takes"""
     left: int
     """Those that aren't finished"""
+
+    @property
+    def said(self) -> list[str]:
+        """How many runs are left, and what to do when they are done."""
+        return [
+            f"shard {self.shard} has ended; {self.left} of {self.runs} runs in {self.folder} aren't done yet",
+            "when they are: the same command without --shard",
+        ]

@@ -7,9 +7,10 @@ from itertools import combinations
 from math import factorial, nan
 from pathlib import Path
 from statistics import fmean, stdev
+from tempfile import TemporaryFile
 
+from edgefl.cells.run_scenario import run_parts
 from edgefl.commands.analyse.answer import Shapley, ValuedMetric, Worth
-from edgefl.commands.run.command import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.results.facts import shown_metrics
 from edgefl.runs import Run, is_run, read_run
@@ -60,11 +61,22 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
     return load({**data, "seed": seed, "round": rounds})
 
 
-def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
-    """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
+def check_folders(parts: Sequence[tuple[str, Path, Scenario]], whole: Path) -> None:
+    """Make the ``whole`` folder.
+
+    Raises RunError if nothing can be written there, or if the folder of one of these ``(label, folder, scenario)``
+    holds another scenario's run.
+    """
     for _, folder, scenario in parts:
         if is_run(folder) and not has_same_results(read_run(folder).scenario, scenario.to_data()):
             raise RunError(f"{folder} holds the run of another scenario; choose another --out")
+    try:
+        whole.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=whole):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise RunError(f"can't write the analysis to {whole}: {why}; choose another folder with --out") from error
 
 
 def make_runs(

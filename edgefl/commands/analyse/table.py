@@ -17,12 +17,11 @@ from edgefl.commands.analyse.answer import (
     MatchingRow,
     OfPart,
     Shapley,
+    ShardOfAnalysis,
 )
 from edgefl.commands.analyse.chart import complete_pattern, metric_words
 from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_section, screen
 
-ANALYSES = ("shapley", "gradients", "drift", "matching")
-"""Names of the analyses."""
 R = TypeVar("R", bound=OfPart)
 
 MEASURES = {"shapley": "Shapley", "lost": "lost", "alone": "alone"}
@@ -47,8 +46,13 @@ def _format_signed(value: float, spread: float | None) -> str:
     return text if spread is None else f"{text} ±{spread:.3f}"
 
 
-def print_analysis(result: Analysis, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.analyse``: a table for each analysis, and the reason for each that was skipped."""
+def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None = None) -> None:
+    """Print the answer of ``edgefl analyse``: a table for each analysis, and the reason for each that was skipped.
+
+    Of a shard that doesn't find all runs finished there is no table.
+    """
+    if isinstance(result, ShardOfAnalysis):
+        return
     console = console or screen()
     console.print(Text(f"=== {result.scenario}, {result.method} ===", style="bold"))
     console.print(Text(f"the run at {result.run}\n"), soft_wrap=True)

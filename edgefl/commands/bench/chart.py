@@ -12,9 +12,10 @@ from edgefl.commands.bench.table import best_of, by_share, free_fleet, interval,
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.drawing.charts.palette import INK, of_run
-from edgefl.drawing.text_tables import AXES, unit_of
+from edgefl.drawing.text_tables import unit_of
 from edgefl.errors import visible
 from edgefl.records.record import UNSET
+from edgefl.results.equal_costs import AXES
 
 WIDTH = 9.2
 """Inches of all panels together: the front page's picture."""

@@ -17,7 +17,6 @@ from edgefl import units
 from edgefl.commands.bench.answer import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchVariant
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import (
-    AXES,
     DIVERGED,
     NOTHING,
     csv_text,
@@ -30,6 +29,7 @@ from edgefl.drawing.text_tables import (
     title_of,
 )
 from edgefl.records.record import UNSET
+from edgefl.results.equal_costs import AXES
 from edgefl.yaml_lines import flow
 
 NOBODY = "nobody can train"

@@ -131,7 +131,7 @@ class Ordering(Record):
 class ComparedRuns(Answer):
     """Runs over their seeds.
 
-    `edgefl run --json` of a comparison with several seeds has the same under `over_seeds`.
+    `edgefl run --as json` of a comparison with several seeds has the same under `over_seeds`.
     """
 
     spread: str
@@ -158,3 +158,8 @@ class ComparedRuns(Answer):
     """Which row is ahead beyond chance"""
     left_out: Sequence[str]
     """A sentence for each run that isn't compared"""
+
+    @property
+    def said(self) -> list[str]:
+        """A line for each run that isn't compared."""
+        return [f"left out: {sentence}" for sentence in self.left_out]

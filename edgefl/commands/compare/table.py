@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,21 +18,21 @@ from edgefl.commands.compare.answer import (
     SeedGroupRow,
 )
 from edgefl.drawing.text_tables import (
-    AXES,
     DIVERGED,
     NOTHING,
     TITLES,
     csv_text,
     field_formatter,
     new_table,
+    plain_markdown,
     print_table,
     scale_of,
     screen,
     title_of,
 )
-from edgefl.errors import visible
 from edgefl.records.rounds import METRICS
 from edgefl.records.summary import SeedFigure
+from edgefl.results.equal_costs import AXES
 from edgefl.results.facts import own_metrics
 from edgefl.results.spread import spread_words
 
@@ -279,6 +278,11 @@ def _cells(prefix: str, figures: Mapping[str, SeedFigure]) -> dict[str, object]:
 # --- orderings -------------------------------------------------------------------------------------------------------
 
 
+def comparison_orderings(result: ComparedRuns) -> str:
+    """Which row beats which beyond chance, as Markdown."""
+    return orderings_markdown(result.orderings, result.split)
+
+
 def orderings_markdown(orderings: Iterable[Ordering], split: str) -> str:
     """The ``orderings`` of a comparison, whose metrics are on ``split``, as Markdown: a section each."""
     return "".join(
@@ -324,11 +328,6 @@ def claim_cells(claim: OrderingClaim) -> tuple[str, ...]:
         f"{needed:,}" if needed else "> 10,000" if claim.gap else NOTHING,
         claim.verdict,
     )
-
-
-def plain_markdown(name: str) -> str:
-    """A name as Markdown that shows it as it is, within a cell of a table."""
-    return re.sub(r"([\\`|<*\[])", r"\\\1", visible(" ".join(name.split("\n"))))
 
 
 def _with_deviation(cell: OrderingFigure) -> str:

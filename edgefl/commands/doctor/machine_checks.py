@@ -262,7 +262,7 @@ def determinism_check(folder: Path) -> MachineCheck:
 def run_check(folder: Path) -> MachineCheck:
     """Whether a run in two worker processes ends, keeps the rules of ``--verify``, and equals a run in one process."""
     import edgefl
-    from edgefl.commands.run.verify import verify
+    from edgefl.results.verify import verify
 
     began = time.perf_counter()
     edgefl.run({**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "auto"}}, out=folder / "run")

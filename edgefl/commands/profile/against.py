@@ -45,7 +45,7 @@ COSTS = (
 SAME = 1e-9
 """Relative difference below which figures count as equal: sums depend on the order of their terms.
 
-As for a run's records (``verify.conservation.CLOSE``), so that CI doesn't fail by rounding.
+As for a run's records (``results.conservation.CLOSE``), so that CI doesn't fail by rounding.
 """
 
 

@@ -1,375 +1,100 @@
-"""``edgefl run``: run a scenario, or every combination that it compares, and write it to a folder."""
+"""``edgefl run`` as it is typed, and ``edgefl.run`` as it is called."""
 
 from __future__ import annotations
 
-import gc
-import os
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from edgefl.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
-from edgefl.cells.fingerprint import (
-    check_importable,
-    fixed_part,
-    inputs_of,
-    report_changed_inputs,
-    run_fingerprint,
-)
-from edgefl.cells.needs import (
-    check,
-    check_open_files,
-    check_updates,
-    expect_works,
-    idle_parts,
-    memory_for_updates,
-)
-from edgefl.cells.workers import Cell
-from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopen_runs, sets_of
-from edgefl.data import Federation
-from edgefl.drawing.charts import draw_curves
-from edgefl.errors import DataError, DivergedError, RunError
-from edgefl.records.rounds import Round
-from edgefl.results.facts import evaluation_of
-from edgefl.runs import Run, RunDirectory, create_comparison, is_comparison, is_run, read_run
-from edgefl.runs.digests import changed_parts
-from edgefl.runs.environment import environment
-from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
-from edgefl.runs.progress import OnProgress, messages, nothing_left, silent
-from edgefl.runs.trackers import Tracked, check_tracker, log_of
-from edgefl.scenario import Scenario, load
-from edgefl.setup.compose import Given, check_sections, compose, federation_of, predictor_of, scenario_of
-from edgefl.setup.progress import public_command
-from edgefl.simulation import OnRound, Simulation
-from edgefl.simulation.watch import best_round
-from edgefl.training import Executor, ProcessExecutor, RememberingExecutor, make_executor
-from edgefl.training.pretraining import Pretraining
-from edgefl.work.torch_device import threads
+from edgefl.console.derived import OnProgress, command, option, silent
+from edgefl.console.options import Address, Jobs, MaybeScenario, Overrides, Place, Shard
+
+if TYPE_CHECKING:
+    from edgefl.runs import Run
+    from edgefl.simulation import OnRound
 
 
-@public_command
+def _how_to_continue(folder: str | None) -> str:
+    from edgefl.commands.run.finished_run import whole_folder
+
+    whole = whole_folder(folder)
+    return "nothing was written" if whole is None else f"continue with: edgefl run --resume {whole}"
+
+
+@command(
+    "edgefl run quickstart", "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
+    "edgefl run --resume runs/mine --jobs 4",
+    answer="edgefl.commands.run.answer:RunAnswer", forms={"table": "edgefl.commands.run.table:print_run"},
+    full="Print the tables of every run, also where seeds are compared.", interrupted=_how_to_continue,
+    of_answer="edgefl.commands.run.run_summary:answer_of",
+)  # fmt: skip
 def run(
-    scenario: Given | None = None,
+    scenario: MaybeScenario = None,
     *,
-    out: str | os.PathLike[str] | None = None,
-    resume: str | os.PathLike[str] | None = None,
-    overrides: Sequence[str] = (),
-    jobs: int = 1,
-    address: str | None = None,
-    shard: str | None = None,
+    out: Annotated[Place | None, option("New folder for the run; default: runs/NAME.", "DIR", "--out", "-o")] = None,
+    resume: Annotated[Place | None, option("Continue the run or comparison in this folder.", "DIR")] = None,
+    overrides: Overrides = (),
+    jobs: Jobs = 1,
+    address: Address = None,
+    shard: Shard = None,
+    verify: Annotated[
+        bool,
+        option("Check the records against the conservation rules; with --resume of a finished run, do only that."),
+    ] = False,
     on_progress: OnProgress = silent,
     on_round: OnRound | None = None,
-    progress: bool = False,
 ) -> Run:
-    """Train a scenario, or every combination that it compares, or resume an interrupted run.
+    """Train a scenario, go on with a run, or check its records.
 
-    The result is the same in one process and in worker processes, and after an interruption and ``resume``.
-
-    Args:
-        scenario: A scenario file, the name of a shipped scenario (``"quickstart"``), or a scenario as a dictionary.
-        out: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
-            free.
-        resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
-        overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
-            resumed run takes those of ``executor`` and ``training.on_divergence`` only.
-        jobs: How many combinations run side by side, each in a process of its own.
-        address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
-            machine is a node of.  All nodes see ``out`` at the same path.
-        shard: ``"3/50"``: run only the third of 50 shares of a comparison's combinations.  Calls for the others may
-            write to the same folder at the same time; it is finished when all have ended.
-        on_progress: Called with the name of an event and its facts while the run goes on.
-        on_round: Called with the record of each round, as ``rounds.jsonl`` gets it.  If it returns ``"stop"`` the run
-            ends after that round and is finished; ``stopped`` says why.  It may return None otherwise.  Not with
-            ``jobs`` or ``address``, whose rounds are played in other processes.
-        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
+    A scenario that compares something is run in every combination.  The result is the same in one process and in
+    worker processes, and after an interruption and ``--resume``, which takes changes (``--set``) of ``executor``,
+    ``tracker`` and ``training.on_divergence`` only.
 
     Returns:
-        The run, as ``read_run`` reads it from its folder.
+        The run, as ``read_run`` reads it from its folder; with ``verify`` a ``CheckedRun``, whose ``verified`` says
+        which rules its records keep.
 
     Raises:
         ScenarioError: The scenario can't be run; nothing was written.  Also DataError, DeviceError, MethodError,
             UnknownName and UnitError.
         RunError: The folder can't be used, the run ends below its quorum (``round.below_quorum``), or ``on_round``
-            returned something else.
+            returned something else than ``"stop"`` or None.
         DivergedError: The model diverged (``training.on_divergence``); other combinations ended before.  What was
             done is in the folder, and can be resumed.
         TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
     """
+    import os
+
+    from edgefl import start_method
+    from edgefl.commands.run.finished_run import finished_run, with_check
+    from edgefl.errors import DivergedError, RunError
+    from edgefl.scenario.keys import executor_of
+
     if (scenario is None) == (resume is None):
         raise RunError("give either a scenario to run or a run to resume")
+    done = finished_run(resume, verify=verify) if resume is not None and not overrides and out is None else None
+    if done is not None:
+        return done
+    file = scenario if resume is None else os.path.join(resume, "scenario.yaml")
+    if jobs == 1 and isinstance(file, str) and executor_of(file, overrides) == "processes":
+        start_method.begin("edgefl.training.worker")  # workers import what they need while this process does
 
-    on_message = messages(on_progress)
+    from edgefl.cells.cells import check_jobs, shard_of
+    from edgefl.cells.run_scenario import run_parts
+    from edgefl.commands.run.begun_runs import begun_runs
+    from edgefl.drawing.charts import draw_curves
+    from edgefl.runs import is_comparison, read_run
+
     check_jobs(jobs, address)
     if on_round is not None and (jobs > 1 or address is not None):
         raise RunError("on_round is called in this process, but jobs and address play rounds in others: leave them out")
-    part = None if shard is None else shard_of(shard)
-
-    new: NewFolder | None = None
-    if resume is not None:
-        if out is not None:
-            raise RunError("a resumed run keeps its folder: leave out --out")
-        folder = Path(resume)
-        parts = reopen_runs(folder, overrides)
-    else:
-        assert scenario is not None
-        whole = scenario_of(scenario, overrides)
-        combinations = whole.combinations()
-        # every combination is checked before anything is written
-        on_progress("prepare", {"what": f"preparing {whole.name}"})
-        if part is not None and not whole.compare:
-            raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
-        check_sections([combination for _, combination in combinations])
-        for _, combination in share_of(combinations, part):
-            check(combination, on_message, Path(out) if out is not None else Path("runs"))
-        if out is None:
-            new = free_folder(whole.name)
-        elif part is None:
-            new = new_folder(out, whole.to_yaml().encode())
-        folder = new.path if new is not None else Path(out or "")
-        if new is not None and (part is not None or (address is not None and not whole.compare)):
-            new.close()  # other processes write there
-    with nothing_left(new if part is None else None, on_progress) as on_event:
-        if resume is None:
-            parts = _create_folders(folder, whole, combinations, shared=part is not None)
-        elif part is not None and not is_comparison(folder):
-            raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
-        changes = overrides if resume is not None else ()
-        run_parts(share_of(parts, part), on_event, changes, jobs, address, on_round)
-    finished = read_run(folder)
-    if is_comparison(folder) and (part is None or finished.is_finished):
-        draw_curves(finished)
-    on_progress("done", {"folder": str(folder)})
-    return finished
-
-
-def run_parts(
-    parts: Sequence[tuple[str, Path, Scenario]],
-    on_progress: OnProgress,
-    overrides: Sequence[str] = (),
-    jobs: int = 1,
-    address: str | None = None,
-    on_round: OnRound | None = None,
-) -> None:
-    """Run or resume these ``(label, folder, scenario)`` in turn, or ``jobs`` of them side by side.
-
-    With an ``address`` they run on the nodes of the Ray cluster there.  ``on_round`` is for runs in turn only.
-
-    Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
-    given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged; side
-    by side another error waits for the others, too.
-    """
-    errors: dict[str, Exception] = {}
-    if address is not None or (jobs > 1 and len(parts) > 1):
-        on_progress("cells", {"folder": str(parts[0][1]), "of": len(parts)})
-        cells = [Cell(label, (folder, label, scenario, tuple(overrides)), folder) for label, folder, scenario in parts]
-        nodes = None
-        if address is not None:
-            nodes = Nodes(address, [scenario for _, _, scenario in parts], [folder.parent for _, folder, _ in parts])
-        outcomes = run_cells(_run_cell, cells, jobs, on_progress, nodes)
-        errors = {each.label: each.error for each in outcomes if each.error is not None}
-    else:
-        with ExitStack() as stack:
-            executors = Executors(stack)
-            for index, (label, folder, scenario) in enumerate(parts):
-                on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
-                try:
-                    _run_one(folder, label, scenario, executors, on_progress, overrides, on_round)
-                except DivergedError as error:
-                    errors[label] = error
-    if len(parts) == 1 and errors:
-        raise next(iter(errors.values()))
-    if errors:
-        told = "; ".join(f"{label}: {error}" for label, error in errors.items())
-        if all(isinstance(error, DivergedError) for error in errors.values()):
-            raise DivergedError(told)
-        whole = parts[0][1].parent
-        again = f"edgefl run --resume {whole}" if is_comparison(whole) else "the same command again"
-        failure = RunError(f"{len(errors)} of {len(parts)} failed: {told}; the others have ended; go on with: {again}")
-        failure.exit_code = max(getattr(error, "exit_code", 1) for error in errors.values())
-        raise failure
-
-
-def _run_cell(argument: tuple[Path, str, Scenario, tuple[str, ...]], on_progress: OnProgress) -> None:
-    """``_run_one`` in a worker process."""
-    folder, label, scenario, overrides = argument
-    with ExitStack() as stack:
-        _run_one(folder, label, scenario, Executors(stack), on_progress, overrides)
-
-
-def run_until(
-    folder: Path, label: str, scenario: Scenario, round: int, executors: Executors, on_progress: OnProgress
-) -> None:
-    """Play the rounds of a scenario up to this one in its folder, from its last checkpoint, and leave it unfinished.
-
-    A later call, or ``run`` with ``resume``, goes on from there.  Nothing is drawn, and there are no final weights,
-    even after the schedule's last round.  Raises DivergedError, and what else a run ends with.
-    """
-    _run_one(folder, label, scenario, executors, on_progress, (), until=round)
-
-
-def run_undrawn(folder: Path, label: str, scenario: Scenario, executors: Executors, on_progress: OnProgress) -> None:
-    """Run a scenario in its folder without drawing pictures, or go on from its last finished round.
-
-    A run that is finished stays as it is.  Raises DivergedError, and what else a run ends with.
-    """
-    _run_one(folder, label, scenario, executors, on_progress, (), pictures=False)
-
-
-def _create_folders(
-    folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
-) -> list[tuple[str, Path, Scenario]]:
-    if not scenario.compare:
-        return [(scenario.name, folder, scenario)]
-    sets = sets_of(scenario, combinations)
-    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets, shared=shared)
-    return [(label, folders[label], combination) for label, combination in combinations]
-
-
-def _run_one(
-    folder: Path,
-    label: str,
-    scenario: Scenario,
-    executors: Executors,
-    on_progress: OnProgress,
-    overrides: Sequence[str],
-    on_round: OnRound | None = None,
-    until: int | None = None,
-    pictures: bool = True,
-) -> None:
-    """Run a scenario in its folder, from the last finished round if it was begun before.
-
-    With ``until`` it plays the rounds up to this one and leaves the run unfinished.
-    """
-
-    on_message = messages(on_progress)
-
-    check_plug_in_files(folder)
-    if is_run(folder) and read_run(folder).is_finished:
-        check_finished(folder)
-        tidy(folder)
-        return
-    check_tracker(scenario.tracker.name, folder)  # a resumed run may set another
-    trains = scenario.training.mode == "real"
-    if trains:
-        check_open_files(scenario)
-    executor = executors.executor_for(scenario, on_message) if trains else None
-    setup = compose(scenario, on_message)
-    check_importable(scenario, setup)  # a resumed run may set workers
-    continued = is_run(folder)
-    if continued and trains:
-        check_updates(scenario, setup, folder, on_message)  # another machine may go on with it
-    if continued:
-        if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
-            raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
-        directory = RunDirectory.open(folder)
-        if directory.is_finished:  # by another process, since this one looked
-            directory.close()
-            check_finished(folder)
-            return
-        check_models(directory, setup)
-    else:
-        directory = RunDirectory.create(
-            folder,
-            scenario_yaml=scenario.to_yaml(),
-            environment=environment(),
-            models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
-        )
-    directory.keep = scenario.executor.checkpoints
-    directory.in_background = True
-    with directory:
-        federation = federation_of(scenario, on_message)
-        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples))
-        if trains:
-            _keep_preprocessing(directory, federation)
-            if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
-                pretrained.save(directory.path)
-        latest = directory.latest()
-        predictor = predictor_of(scenario)
-        keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
-        tracked = Tracked(on_progress)
-        simulation = Simulation(
-            setup,
-            RememberingExecutor(executor, directory.works, directory.facts) if executor is not None else None,
-            predictor,
-            directory,
-            tracked,
-            events=scenario.executor.clock == "events",
-            updates_memory=memory_for_updates(scenario),
-            on_divergence=scenario.training.on_divergence,
-            on_round=on_round,
-        )
-        expect_works(executor, scenario, setup, predictor)
-        for text in idle_parts(setup, predictor, predictor):
-            on_message(text)
-        directory.made_of = run_fingerprint(scenario, setup, predictor.device)
-        directory.inputs = inputs_of(federation, simulation.state.tensors)
-        if continued:
-            report_changed_inputs(directory.check_unchanged(latest[0] if latest else 0), directory.inputs, on_message)
-        if continued and not latest:
-            told = f"the run at {folder} has no checkpoint: it begins at round 1"
-            if rounds := directory.recorded_rounds():
-                upto = f"rounds 1 to {rounds} are" if rounds > 1 else "round 1 are"
-                told = f"{told}, and its records of {upto} computed again and replaced"
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
-            on_message(told)
-        if not latest:
-            directory.write_begun()
-        directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
-        if latest:
-            simulation.load_data(*latest[1:])
-        if continued:
-            directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
-        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.to_data()))
-        for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
-            tracked.round(record)
-        clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}
-        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.run.at.round, "clients": clients})
-        gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
+    share = None if shard is None else shard_of(shard)
+    with begun_runs(scenario, resume, overrides, out, share, address, on_progress) as (folder, parts, on_event):
         try:
-            with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
-                result = simulation.play(until)
-        finally:
-            tracked.close(finished=simulation.is_over and until is None)
-            gc.unfreeze()  # the next combination of a comparison needs the memory of this one
-        if until is not None:
-            return
-        if trains and pictures:
-            federation.partition_figure(directory.path / "partition.png")
-        if pictures:
-            draw_curves(read_run(folder))
-        directory.finish(setup.method.exported_tensors(simulation.state) if trains else {}, result)
-
-
-def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None:
-    """Write how the models' inputs are made, and the tokenizer; a federation without texts has none."""
-    if of_kinds := federation.preprocessing():
-        directory.write_preprocessing(of_kinds)
-    with suppress(DataError):
-        directory.write_tokenizer(federation.tokenizer.to_str(pretty=True))
-
-
-class Executors:
-    """The executor of the current scenario; consecutive combinations with the same data and executor share it."""
-
-    def __init__(self, stack: ExitStack):
-        self._stack, self._key = stack, ""
-        self._executor: Executor | None = None
-
-    def executor_for(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
-        """The open executor for a scenario; closes the previous one if that doesn't suit it."""
-        data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
-        key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"
-        if self._executor is None or key != self._key:
-            if self._executor is not None:
-                self._executor.close()
-            federation = federation_of(scenario, on_message)
-            if options.name == "ray":
-                on_message(f"starting {options.workers} workers on Ray")
-            executor = make_executor(options, federation, data, scenario.seed, tokens, None)
-            self._stack.push(executor)
-            self._executor, self._key = executor, key
-            if isinstance(executor, ProcessExecutor):
-                on_message(f"starting {options.workers} worker processes")
-                executor.warm()
-        return self._executor
+            run_parts(parts, on_event, () if resume is None else overrides, jobs, address, on_round)
+        except DivergedError as error:
+            error.answer = with_check(read_run(folder), verify=verify)
+            raise
+    done = read_run(folder)
+    if is_comparison(folder) and (share is None or done.is_finished):
+        draw_curves(done)
+    on_progress("done", {"folder": str(folder)})
+    return with_check(done, verify=verify and done.is_finished)

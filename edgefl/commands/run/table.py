@@ -32,10 +32,22 @@ from edgefl.records.rounds import ClientMetrics
 from edgefl.results.facts import own_metrics, shown_metrics
 
 if TYPE_CHECKING:
+    from edgefl.commands.run.answer import RunAnswer
     from edgefl.records.run import BestRecord
     from edgefl.records.summary import CostRow, PlayedStage, RunComparison, RunRow, RunSummary, Summary
 
-# --- after a run -----------------------------------------------------------------------------------------------------
+
+def print_run(answer: RunAnswer, *, full: bool = False) -> None:
+    """Print the tables of each run, or with several seeds means over them, and the rules that were checked."""
+    from edgefl.commands.compare.table import print_comparison
+    from edgefl.commands.run.verified_table import print_verified
+
+    if answer.has_runs and (full or not answer.over_seeds):
+        print_summary(answer)
+    if answer.over_seeds:
+        print_comparison(answer.over_seeds, equal=False)
+    if answer.verified:
+        print_verified(answer.verified)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.commands.run.verified import Verified
 from edgefl.drawing.text_tables import NOTHING, new_table, print_section, screen
+from edgefl.records.verified import Verified
 
 
 def print_verified(result: Verified, console: Console | None = None) -> None:

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.commands.compare.table import plain_markdown
 from edgefl.devices import show_runtime
 from edgefl.devices.budgets import show_binding
-from edgefl.drawing.text_tables import NOTHING, new_table, print_table, screen
+from edgefl.drawing.text_tables import NOTHING, new_table, plain_markdown, print_table, screen
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 
 MOST_KINDS = 3

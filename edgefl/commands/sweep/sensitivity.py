@@ -54,7 +54,7 @@ SHOWN_PAIRS = 100
 ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms.
 
-As for a run's records (``verify.conservation.CLOSE``), so that no order turns by rounding.
+As for a run's records (``results.conservation.CLOSE``), so that no order turns by rounding.
 """
 
 

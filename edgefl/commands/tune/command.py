@@ -1,76 +1,53 @@
-"""``edgefl tune``: search for the settings of a scenario that score best on its validation split."""
+"""``edgefl tune`` as it is typed, and ``edgefl.tune`` as it is called."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from edgefl import RUN_FORMAT, registry
-from edgefl.cells.cells import check_jobs, kept_workers
-from edgefl.cells.fingerprint import fixed_part
-from edgefl.cells.needs import check
-from edgefl.commands.run.command import Executors
-from edgefl.commands.tune.answer import Tuning
-from edgefl.commands.tune.batches import Run, TrialTask, TuneSearch
-from edgefl.commands.tune.draws import optuna, quiet
-from edgefl.commands.tune.halving import rungs_of
-from edgefl.commands.tune.trial_run import Advance, Reached, advance_run, in_worker
-from edgefl.commands.tune.trial_store import TrialStore
-from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
-from edgefl.cost.predict import metric_names
-from edgefl.errors import RunError, ScenarioError, suggestion
-from edgefl.planning.setup import Setup
-from edgefl.records.rounds import SHORT, lower_is_better
-from edgefl.runs.durable import replace_file
-from edgefl.runs.folders import free_folder, json_text
-from edgefl.runs.progress import OnProgress, messages, silent
-from edgefl.scenario import Scenario
-from edgefl.scenario.search_space import Searched, parse_search_space, with_fields
-from edgefl.setup.compose import Given, scenario_of
-from edgefl.setup.progress import public_command
+from edgefl.console.derived import OnProgress, command, option, silent
+from edgefl.console.options import Jobs, Overrides, Place, ScenarioFile
+
+if TYPE_CHECKING:
+    from edgefl.commands.tune.answer import Tuning
 
 
-@public_command
+@command(
+    "edgefl tune mine.yaml --search training.epochs=1..3 --metric image.accuracy",
+    "edgefl tune mine.yaml --search training.lr=1e-3,1e-2 --metric text.accuracy",
+    answer="edgefl.commands.tune.answer:Tuning", forms={"table": "edgefl.commands.tune.table:print_tuning"},
+    interrupted="continue with: the same command and -o {folder}",
+)  # fmt: skip
 def tune(
-    scenario: Given,
-    search: Sequence[str],
+    scenario: ScenarioFile,
+    search: Annotated[
+        Sequence[str], option("Range or values of a field: training.lr=1e-4..1e-1.", "PATH=A..B|V,...", "--search")
+    ],
     *,
-    trials: int = 30,
-    metric: str | None = None,
-    seeds: int = 1,
-    overrides: Sequence[str] = (),
-    out: str | os.PathLike[str] | None = None,
-    jobs: int = 1,
+    trials: Annotated[int, option("Settings that are tried.", "N", min=1)] = 30,
+    metric: Annotated[
+        str | None, option("What is optimised: image.accuracy; default: what stop follows.", "KIND.NAME")
+    ] = None,
+    seeds: Annotated[int, option("Run each trial over N seeds; the mean counts.", "N", min=1)] = 1,
+    overrides: Overrides = (),
+    out: Annotated[
+        Place | None,
+        option("Folder of the trials, which are reused; default runs/NAME-tune.", "DIR", "--out", "-o"),
+    ] = None,
+    jobs: Jobs = 1,
     on_progress: OnProgress = silent,
-    progress: bool = False,
 ) -> Tuning:
-    """Search for the settings of a scenario that score best on its validation split; the test split isn't scored.
+    """Choose learning rates and the like, within a budget.
 
-    Settings are drawn in batches: the first is spread evenly over the ranges, later ones are drawn by Optuna's TPE (the
-    extra ``tune``).  Successive halving ends most trials after a ninth or a third of the rounds.  The same call gives
-    the same trials, whatever ``jobs`` is.
-
-    Args:
-        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
-        search: Fields with a range or a list, ``"training.lr=1e-4..1e-1"``, ``"method.mu=0.01,0.1,1"``.  A range of
-            positive numbers that differ by a factor of ten or more is searched by its logarithm (``linear:0.1..10``
-            is not).
-        trials: How many settings are tried.
-        metric: What is optimised, ``"image.accuracy"``.  By default ``stop.metric``, then ``evaluation.best``, then the
-            only kind's accuracy, recall at 10, soft score or perplexity.
-        seeds: Over how many seeds each trial runs, from the scenario's on; its score is the mean.
-        overrides: Changes of single fields, ``"training.epochs=1"``.
-        out: The folder of the trials.  By default ``runs/NAME-tune``, or the first of ``runs/NAME-tune-2``, ... that
-            is free.  With the folder of an earlier call of the same search, that goes on.
-        jobs: How many runs of trials run side by side, each in a process of its own.
-        on_progress: Called with the name of an event and its facts.
-        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
+    Settings are drawn in batches and scored on the validation split; the test split isn't scored.  The first batch is
+    spread evenly over the ranges, later ones are drawn by Optuna's TPE (the extra ``tune``).  Successive halving ends
+    most trials after a ninth or a third of the rounds.  A range of positive numbers that differ by a factor of ten or
+    more is searched by its logarithm (``linear:0.1..10`` is not).  The same call gives the same trials, whatever
+    ``jobs`` is; with the folder of an earlier call of the same search, that goes on.
 
     Returns:
-        A record: ``best`` (the settings, also as ``sets`` for ``overrides`` and as ``yaml``), ``best_as_given`` (of
-        the ranges as given), ``widened``, ``trials``, ``refused`` and what it took.
+        ``best`` (the settings, also as ``sets`` for ``overrides`` and as ``yaml``), ``best_as_given`` (of the ranges as
+        given), ``widened``, ``trials``, ``refused`` and what it took.
 
     Raises:
         ScenarioError: The scenario, a field or the metric is wrong, or there are no validation samples; nothing was
@@ -78,6 +55,14 @@ def tune(
         RunError: Optuna isn't installed, or the folder can't be used or holds another search.
         DivergedError: The models of all trials diverged.
     """
+    from pathlib import Path
+
+    from edgefl.cells.cells import check_jobs
+    from edgefl.commands.tune.draws import optuna
+    from edgefl.commands.tune.tune_scenario import tune_scenario
+    from edgefl.scenario.search_space import parse_search_space
+    from edgefl.setup.compose import scenario_of
+
     check_jobs(jobs)
     optuna()  # before data are read
     whole = scenario_of(scenario, overrides)
@@ -86,102 +71,3 @@ def tune(
     result = tune_scenario(whole, space, trials, folder, metric=metric, seeds=seeds, jobs=jobs, on_progress=on_progress)
     on_progress("done", {"folder": result.folder})
     return result
-
-
-def tune_scenario(
-    scenario: Scenario,
-    space: Sequence[Searched],
-    trials: int,
-    folder: Path | None,
-    *,
-    metric: str | None = None,
-    seeds: int = 1,
-    jobs: int = 1,
-    run: Run | None = None,
-    on_progress: OnProgress = silent,
-) -> Tuning:
-    """``tune`` with objects: try ``trials`` settings of a search space, or go on with those in the folder.
-
-    Without a folder it is made, ``runs/NAME-tune`` or the next that is free.  It gets ``tune.json`` (the answer) and
-    ``best.yaml`` too.  ``run`` plays the trials' cells, in ``jobs`` of its own.  Raises what ``tune`` does.
-    """
-    for name, value in (("trials", trials), ("seeds", seeds)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RunError(f"{name} must be 1 or more, not {value!r:.40}")
-    optuna()
-    on_progress("prepare", {"what": f"preparing {scenario.name}"})
-    told = _task(scenario, metric, seeds, on_progress)
-    made_of = {
-        "scenario": fixed_part(told.base), "search": {each.name: each.canonical_text for each in space},
-        "metric": told.metric, "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(),
-        "run format": RUN_FORMAT,
-    }  # fmt: skip
-    with ExitStack() as held, quiet():
-        if folder is None:
-            folder = held.enter_context(closing(free_folder(f"{scenario.name}-tune"))).path
-        store = TrialStore(optuna(), folder, made_of, lower=told.lower)  # which locks the folder, too
-    on_progress("cells", {"folder": str(folder), "of": trials * seeds})
-    search = TuneSearch(told, list(space), trials, store, on_progress)
-    with ExitStack() as stack:
-        executors = Executors(stack)
-
-        def here(argument: Advance, on_event: OnProgress) -> Reached:
-            return advance_run(argument, executors, on_event)
-
-        if run is None:
-            run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
-        search.run(run)
-    result = answer_of(search)
-    replace_file(folder / "tune.json", json_text(result.to_data()))
-    replace_file(folder / "best.yaml", result.best.yaml.encode())
-    return result
-
-
-# --- what is asked ---------------------------------------------------------------------------------------------------
-
-
-def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnProgress) -> TrialTask:
-    """What is to be optimised.  Raises ScenarioError for a scenario that can't be tuned, or hasn't this metric."""
-    if scenario.compare:
-        paths = ", ".join(scenario.compare)
-        raise scenario.error(
-            ("compare",),
-            f"one scenario is tuned, and this one compares {paths}: choose with --set, or --set compare=null",
-        )
-    if scenario.training.mode == "none":
-        raise scenario.error(("training", "mode"), "none trains nothing that could be scored; tune needs real")
-    on_message = messages(on_progress)
-    followed = scenario.stop.metric or scenario.evaluation.best
-    base = with_fields(scenario, {
-        "evaluation.split": SPLIT, "evaluation.final": SPLIT, "evaluation.best": None, "training.on_divergence": "stop",
-    })  # fmt: skip
-    setup = check(base, on_message)
-    chosen = metric_of(setup, SPLIT, metric, followed)
-    better = scenario.stop.better if scenario.stop.metric == chosen else None
-    return TrialTask(
-        base,
-        chosen,
-        lower_is_better(chosen) if better is None else better == "lower",
-        tuple(scenario.seed + i for i in range(seeds)),
-        len(rungs_of(setup.schedule.rounds, base.evaluation.every)),
-    )
-
-
-def metric_of(setup: Setup, split: str, asked: str | None, followed: str | None, option: str = "--metric") -> str:
-    """The metric of a split that is asked for, or else followed, or the only kind's headline.
-
-    Raises ScenarioError for one that the evaluation doesn't write.
-    """
-    works = setup.evaluations(split, setup.schedule.stage(1))
-    source = setup.clients.server()
-    there = [f"{kind}.{name}" for work, kinds in works for name in metric_names(work, source) for kind in kinds]
-    if asked is not None:
-        if asked not in there:
-            raise ScenarioError(f"the evaluation has no {asked!r:.80}{suggestion(asked, there)}", file=option)
-        return asked
-    if followed is not None and followed in there:
-        return followed
-    found = [name for headline in SHORT for name in there if name.partition(".")[2] == headline]
-    if len({name.partition(".")[0] for name in there}) != 1 or not found:
-        raise ScenarioError(f"name the metric: {option} KIND.NAME; there are {', '.join(found or there)}")
-    return found[0]

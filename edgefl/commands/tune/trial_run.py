@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgefl.commands.run.command import Executors, run_until
+from edgefl.cells.run_scenario import Executors, run_until
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round

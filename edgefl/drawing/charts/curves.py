@@ -10,7 +10,8 @@ from statistics import fmean
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.drawing.charts.palette import of_kind, of_run
 from edgefl.drawing.charts.records import Curves
-from edgefl.drawing.text_tables import AXES, title_of, unit_of
+from edgefl.drawing.text_tables import title_of, unit_of
+from edgefl.results.equal_costs import AXES
 from edgefl.results.facts import shown_metrics
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
 

@@ -388,7 +388,7 @@ def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_
 def test_the_command_prints_json(analysed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = analysed
     with pytest.raises(SystemExit) as end:
-        main(["analyse", str(folder / "everybody"), "--only", "drift,gradients", "--json", "-o", str(folder)])
+        main(["analyse", str(folder / "everybody"), "--only", "drift,gradients", "--as", "json", "-o", str(folder)])
     assert end.value.code in (0, None)
     found = json.loads(capsys.readouterr().out)
     assert {"gradients", "drift"} < found.keys() and "shapley" not in found

@@ -21,9 +21,9 @@ from scipy.stats import ttest_rel
 
 import edgefl
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet
-from edgefl.commands.bench.bench_answer import _read
 from edgefl.commands.bench.chart import charts_of_bench
 from edgefl.commands.bench.table import sections
+from edgefl.commands.bench.winners import _read
 from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records.record import UNSET

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from edgefl.commands.bench.bench_answer import ranks_over_seeds
+from edgefl.commands.bench.winners import ranks_over_seeds
 from edgefl.results.paired import (
     PairedGap,
     Winner,

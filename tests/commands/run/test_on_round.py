@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.console import main
 from edgefl.errors import RunError
 from edgefl.records.rounds import EarlyStop as StoppedEarly
+from edgefl.results.verify import verify
 
 Tiny = Callable[..., dict[str, Any]]
 REASON = StoppedEarly(
@@ -103,7 +103,7 @@ def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, m
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgefl.commands.run.command.draw_curves", interrupt)
+        patch.setattr("edgefl.cells.run_scenario.draw_curves", interrupt)
         with pytest.raises(Stopped):
             edgefl.run(scenario, out=tmp_path / "run", on_round=stop_after(2))
     assert not edgefl.read_run(tmp_path / "run").is_finished

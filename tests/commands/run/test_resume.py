@@ -193,10 +193,11 @@ def test_a_comparison_of_other_runs_is_not_continued(tiny: Tiny, tmp_path: Path)
     scenario = tiny(training={"mode": "none"}, compare={"seed": [1, 2]})
     folder = tmp_path / "both"
     edgefl.run(scenario, out=folder)
+    shutil.rmtree(folder / "seed=2")
     path = folder / "scenario.yaml"
     written = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**written, "compare": {"seed": [1, 3]}}))
     with pytest.raises(RunError, match="its scenario has changed"):
         edgefl.run(resume=folder)
     path.write_text(yaml.safe_dump(written))
-    assert read_run(folder).is_finished and edgefl.run(resume=folder).is_finished
+    assert not read_run(folder).is_finished and edgefl.run(resume=folder).is_finished

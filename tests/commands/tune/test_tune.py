@@ -18,13 +18,13 @@ import yaml
 
 import edgefl
 from edgefl.cells.workers import Cell, Outcome
-from edgefl.commands.tune import command
+from edgefl.commands.tune import tune_scenario
 from edgefl.commands.tune.answer import Tuning
 from edgefl.commands.tune.batches import TuneSearch
+from edgefl.commands.tune.best_settings import answer_of
 from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
-from edgefl.commands.tune.tuning_answer import answer_of
 from edgefl.console import main
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.scenario import load
@@ -293,7 +293,7 @@ def searched(
 ) -> Tuning:
     """A search whose scores are those of a known function of the settings instead of a run's."""
     scenario = load({**SMALL, "schedule": {"name": "end-to-end", "rounds": 1}})
-    task = command._task(scenario, None, 1, lambda event, facts: None)
+    task = tune_scenario._task(scenario, None, 1, lambda event, facts: None)
     space = parse_search_space(scenario, search)
 
     def run(cells: Sequence[Cell]) -> list[Outcome]:
@@ -389,7 +389,7 @@ def test_the_command_prints_the_answer(
     Path("small.yaml").write_text(yaml.safe_dump(SMALL))
     shutil.copytree(folder, "a")
     words = ["tune", "small.yaml", "--search", SEARCH[0], "--search", SEARCH[1], "--trials", "5", "-o", "a"]
-    for more in ([], ["--json"]):
+    for more in ([], ["--as", "json"]):
         with pytest.raises(SystemExit) as ended:
             main([*words, *more])
         assert not ended.value.code

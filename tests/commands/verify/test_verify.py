@@ -15,12 +15,12 @@ import yaml
 from safetensors.torch import save_file
 
 from edgefl import RUN_FORMAT
-from edgefl.commands.run.conservation import RULES
-from edgefl.commands.run.verify import FILE_RULES, verify
 from edgefl.console import main
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.records.rounds import SUMMED
+from edgefl.results.conservation import RULES
+from edgefl.results.verify import FILE_RULES, verify
 
 DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
 BYTES, FLOPS, DEADLINE, LINE = 1_000_000, 10**15, 400.0, 2e6
@@ -431,7 +431,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = written(tmp_path / "bad", found)
     code, out = answer(str(folder))
     assert code == 1 and f"energy: {folder}/clients.jsonl:5: round 2, client 8, energy_joules" in out
-    code, out = answer(str(folder), "--json")
+    code, out = answer(str(folder), "--as", "json")
     assert code == 1 and json.loads(out)["verified"]["valid"] is False
 
 

@@ -16,7 +16,6 @@ from edgefl_games import granted
 from edgefl_toys import Memory, declared
 
 import edgefl
-from edgefl.commands.run.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
 from edgefl.cost.predict import Predictor
 from edgefl.devices import RelayOptions, Relays, available_memory_bytes
 from edgefl.devices.availability import availability_of
@@ -28,6 +27,7 @@ from edgefl.memo import cache_folder
 from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
+from edgefl.results.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.simulation import Simulation

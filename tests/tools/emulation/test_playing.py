@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import edgefl
-from edgefl.commands.run.verify import verify
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import load_device
 from edgefl.devices.processors import ROOFLINE, Processor
 from edgefl.machine.fitted_rates import TimedStep
 from edgefl.operator_classes import OPERATOR_CLASSES
+from edgefl.results.verify import verify
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from tools.emulation.answer import PhaseError

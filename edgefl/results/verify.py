@@ -6,10 +6,15 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from edgefl import registry
-from edgefl.commands.run.conservation import (
+from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
+from edgefl.errors import RunError, ScenarioError
+from edgefl.records.run import FinalSummary
+from edgefl.records.verified import Verified, VerifiedRun
+from edgefl.results.conservation import (
     CheckedFlight,
     CheckedRound,
     CheckedScore,
@@ -20,16 +25,12 @@ from edgefl.commands.run.conservation import (
     Three,
     check_scored,
 )
-from edgefl.commands.run.resume import scenario_of_run
-from edgefl.commands.run.verified import Verified, VerifiedRun
-from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
-from edgefl.errors import RunError
-from edgefl.records.run import FinalSummary
 from edgefl.runs import TABLES, Run, checkpoints, kept, read_run
 from edgefl.runs.contents import CHECKPOINTS, KEPT
 from edgefl.runs.digests import EMPTY, table_difference
 from edgefl.runs.folders import finished_differences
-from edgefl.scenario import Scenario
+from edgefl.runs.plug_in_files import check_plug_in_files
+from edgefl.scenario import Scenario, load
 
 
 def verify(path: str | os.PathLike[str]) -> Verified:
@@ -48,7 +49,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
 
 
 def _verify_run(run: Run) -> VerifiedRun:
-    ledger = Ledger(_facts(scenario_of_run(run.path)))
+    ledger = Ledger(_facts(_scenario_of(run.path)))
     _check_records(run, ledger)
     checks = [*ledger.finish_checks(), *file_checks(run, ledger.last_diverged)]
     return VerifiedRun(
@@ -58,6 +59,15 @@ def _verify_run(run: Run) -> VerifiedRun:
         rounds=len(ledger.spans),
         checks=[check.checked_rule() for check in checks],
     )
+
+
+def _scenario_of(folder: Path) -> Scenario:
+    """The scenario of a run.  Where it names a part that isn't known, a RunError asks for the run's plug-in files."""
+    try:
+        return load(folder / "scenario.yaml")
+    except ScenarioError:
+        check_plug_in_files(folder)
+        raise
 
 
 def _check_records(run: Run, ledger: Ledger) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from math import ceil, fsum, inf, isclose, sqrt
 from typing import Annotated
 
-from edgefl.commands.run.verified import BrokenRule, CheckedRule
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Assigned, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
@@ -20,6 +19,7 @@ from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, S
 from edgefl.records.relays import LastRelay, RelaySums
 from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Metrics, Round, RoundCourse, RoundSums
 from edgefl.records.run import FinalSummary
+from edgefl.records.verified import BrokenRule, CheckedRule
 
 Values = Mapping[str, object]
 """The values of a record that break a rule, by name."""

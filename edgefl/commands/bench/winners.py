@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 
-from edgefl.commands.bench.admissions import Level
 from edgefl.commands.bench.answer import (
     BenchAnswer,
     BenchCost,
@@ -20,51 +18,20 @@ from edgefl.commands.bench.answer import (
     BenchSpent,
     BenchVariant,
 )
-from edgefl.commands.compare.command import AXES, Curve, curve_of
+from edgefl.commands.bench.priced_fleets import BenchCell, FleetCells
 from edgefl.commands.tune.answer import Tuning
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
+from edgefl.results.equal_costs import AXES, Curve, curve_of
 from edgefl.results.facts import facts_of
 from edgefl.results.paired import Winner, mean_ranks, winner_of
 from edgefl.results.spread import SeedSpread
 from edgefl.runs import read_run
-from edgefl.scenario import Scenario
-from edgefl.scenario.labels import folder_name
 from edgefl.scenario.suite import Suite, Variant
 
 TOTALS = 8
 """Totals of an axis at which the variants are compared. A choice, not measured: a line each in the printed answer."""
-
-
-class BenchCell(NamedTuple):
-    """A variant on a fleet with a seed: its scenario, what its run depends on, and who can train."""
-
-    variant: str
-    seed: int
-    scenario: Scenario
-    key: str
-    eligible_share: float
-
-    @property
-    def run(self) -> str:
-        """The folder of its run, which cells with the same key share."""
-        return run_folder(self.variant, self.key)
-
-
-def run_folder(variant: str, key: str) -> str:
-    """The name of a folder: the variant, and what tells its runs apart."""
-    return f"{folder_name(variant)}-{key[:10]}"
-
-
-@dataclass(frozen=True)
-class FleetCells:
-    """A fleet or a condition, and its cells by variant, one for each seed."""
-
-    name: str
-    cells: Mapping[str, Sequence[BenchCell]]
-    small: float | None = None
-    level: Level | None = None
 
 
 @dataclass(frozen=True)

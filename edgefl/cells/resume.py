@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from edgefl import registry
 from edgefl.cells.fingerprint import MAY_CHANGE
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchRow
-from edgefl.errors import RunError, ScenarioError
+from edgefl.errors import RunError
 from edgefl.planning.setup import Setup
 from edgefl.records.host import Scratch
 from edgefl.records.reading import located_records
 from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run
 from edgefl.runs.contents import read_json
 from edgefl.runs.folders import check_formats, is_cut_short, json_text
+from edgefl.runs.plug_in_files import check_plug_in_files
 from edgefl.scenario import Scenario, load
 
 
@@ -109,54 +108,4 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
         on_message(
             f"kernels' scratch was measured with {sorted(others)[0]}; what the run lacks is measured with "
             f"{predictor.scratch.kernels}"
-        )
-
-
-SHOWN = 12
-"""Digits of a hash in a message: 48 bits, by which a user tells two contents apart; the comparison reads all."""
-
-
-def recorded_files(folder: Path) -> dict[str, str]:
-    """SHA-256 by name of the plug-in files that a run, or the runs of a comparison, began with.
-
-    Empty for a folder that holds no run.  Raises RunError for an ``environment.json`` that can't be read.
-    """
-    folders = comparison(folder).values() if is_comparison(folder) else [folder]
-    found: dict[str, str] = {}
-    for each in folders:
-        path = each / "environment.json"
-        entries = read_json(path).get("plug_ins", []) if path.is_file() else []
-        if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
-            raise RunError(f"{path}: plug_ins must be a list of entries with file and sha256")
-        found |= {entry["file"]: entry["sha256"] for entry in entries}
-    return found
-
-
-def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and all(isinstance(entry.get(name), str) for name in ("file", "sha256"))
-
-
-def scenario_of_run(folder: Path) -> Scenario:
-    """The scenario of a run.  Where it names a part that isn't known, a RunError asks for the run's plug-in files."""
-    try:
-        return load(folder / "scenario.yaml")
-    except ScenarioError:
-        check_plug_in_files(folder)
-        raise
-
-
-def check_plug_in_files(folder: Path) -> None:
-    """Raise RunError unless the plug-in files of a run are loaded with the contents that it began with."""
-    now = registry.plug_in_files()
-    for name, sha256 in recorded_files(folder).items():
-        if sha256 in now.values():  # it may have another name now
-            continue
-        if name not in now:
-            raise RunError(
-                f"the run at {folder} was made with the plug-in file {name} (SHA-256 {sha256[:SHOWN]}...), which isn't "
-                f"loaded: add --plugin {name}, or import that module in Python first"
-            )
-        raise RunError(
-            f"the run at {folder} was made with another content of the plug-in file {name}: SHA-256 "
-            f"{sha256[:SHOWN]}... then, {now[name][:SHOWN]}... now; load the file as it was, or start a new run"
         )

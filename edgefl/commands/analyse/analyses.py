@@ -1,0 +1,83 @@
+"""The analyses that were asked for, made of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from edgefl.commands.analyse.answer import Analysis
+from edgefl.commands.analyse.shapley import EVERYBODY, metrics_of, values_of
+from edgefl.commands.analyse.trained_federation import (
+    Trained,
+    drift,
+    gradients,
+    matches_nothing,
+    matching,
+    no_prototypes,
+)
+from edgefl.errors import RunError
+from edgefl.planning.setup import Setup
+from edgefl.records.record import UNSET, Maybe
+from edgefl.runs import Run
+from edgefl.scenario import Scenario
+
+Made = TypeVar("Made")
+
+
+def check_matching(names: Sequence[str], setup: Setup, scenario: Scenario) -> None:
+    """Raise RunError if matching is asked for by name and the method matches nothing."""
+    if "matching" in names and (reason := matches_nothing(setup.method, scenario.method_name)):
+        raise RunError(reason)
+
+
+def made_analyses(
+    runs: Mapping[int, Mapping[str, Run]],
+    scenario: Scenario,
+    setup: Setup,
+    selected: Mapping[str, str],
+    players: Sequence[str],
+    *,
+    folder: Path,
+    must: bool,
+    clients: int,
+    metric: str | None,
+    on_message: Callable[[str], None],
+) -> Analysis:
+    """The answer: each selected analysis that applies, of the runs by seed and coalition.
+
+    ``selected`` has the reason why one doesn't apply, or "".  With ``must`` a RunError says that matching doesn't.
+    """
+    done = runs[scenario.seed][EVERYBODY]
+    last = setup.schedule.stage(setup.schedule.rounds)
+    alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
+    if metric is not None:
+        metrics_of(done, metric, alike)
+    skipped = {name: reason for name, reason in selected.items() if reason}
+    wanted = [name for name in selected if name not in skipped]
+    trained: Trained | None = None
+    if set(wanted) - {"shapley"}:
+        trained = Trained.from_run(done, scenario, on_message)
+        reason = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
+        if "matching" in selected and reason:
+            if must:
+                raise RunError(reason)
+            skipped["matching"] = reason
+            wanted.remove("matching")
+
+    def run_analysis(name: str, make: Callable[[Trained], Made]) -> Made | Maybe:
+        return make(trained) if trained is not None and name in wanted else UNSET
+
+    return Analysis(
+        scenario=scenario.name,
+        method=scenario.method_name,
+        run=str(done.path),
+        folder=str(folder),
+        gradients=run_analysis("gradients", lambda trained: gradients(trained, players, clients, on_message)),
+        drift=run_analysis("drift", lambda trained: drift(trained, players, clients, on_message)),
+        matching=run_analysis(
+            "matching", lambda trained: matching(trained, players, scenario.evaluation.final, on_message)
+        ),
+        shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
+        skipped=skipped,
+    )

@@ -1,0 +1,70 @@
+"""The folder of a suite: its runs and trials, the suite as it was run last, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgefl.commands.bench.answer import BenchAnswer
+from edgefl.commands.bench.page import write_bench_page
+from edgefl.commands.bench.table import bench_csv
+from edgefl.errors import RunError
+from edgefl.runs.durable import lock_folder, replace_file, writing
+from edgefl.runs.folders import free_folder, json_text
+from edgefl.scenario.document import write
+from edgefl.scenario.suite import Suite
+
+if TYPE_CHECKING:
+    from edgefl.console.options import Place
+
+RUNS, TRIALS, SUITE, ANSWER = "runs", "tune", "suite.yaml", "bench.json"
+"""What is in it."""
+
+
+@contextmanager
+def suite_folder(suite: Suite, out: Place | None) -> Iterator[Path]:
+    """The folder ``out``, new or of an earlier call, or else a free one; locked until the end, with the suite's file.
+
+    Raises RunError if it holds anything else.
+    """
+    with ExitStack() as held:
+        if out is None:
+            folder = held.enter_context(closing(free_folder(suite.name))).path
+        else:
+            folder = Path(out)
+            _begin(folder, held)
+        replace_file(folder / SUITE, write(suite.to_data()).encode())
+        yield folder
+
+
+def _begin(folder: Path, held: ExitStack) -> None:
+    """Make the folder, or take it up again, and lock it."""
+    with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file; a suite needs a new or empty folder")
+        others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if others and SUITE not in others:
+            raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    if (lock := lock_folder(folder)) is not None:
+        held.enter_context(closing(lock))
+
+
+def write_answer(result: BenchAnswer, folder: Path) -> None:
+    """Write the answer as JSON, as CSV and as a page."""
+    replace_file(folder / ANSWER, json_text(result.to_data()))
+    replace_file(folder / "bench.csv", bench_csv(result).encode())
+    write_bench_page(result, folder / "bench.html")
+
+
+def failure(result: BenchAnswer, folder: Path) -> RunError:
+    """The error that says which runs failed, and how to go on."""
+    failed = list(result.failed.values())
+    told = "; ".join(failed[:3])
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return RunError(
+        f"{len(failed)} of {result.trained + len(failed)} runs failed: {told}{more}; the answer without them is "
+        f"{folder / ANSWER}; go on with: the same command and -o {folder}"
+    )
