@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from edgefl.commands.export.command import export
     from edgefl.commands.fit.command import fit
     from edgefl.commands.new.command import new
+    from edgefl.commands.parts.command import parts
     from edgefl.commands.profile.command import profile
     from edgefl.commands.report.command import report
     from edgefl.commands.run.command import run
     from edgefl.commands.sweep.command import sweep
-    from edgefl.commands.sweep.on_devices import check_devices
-    from edgefl.commands.sweep.page.of_devices import explore_devices
-    from edgefl.commands.sweep.page.of_fleet import explore
     from edgefl.commands.tune.command import tune
     from edgefl.commands.validate.command import validate
     from edgefl.registry import register
@@ -44,15 +42,13 @@ __all__ = [
     "analyse",
     "bench",
     "calibrate",
-    "check_devices",
     "compare",
     "doctor",
     "explain",
-    "explore",
-    "explore_devices",
     "export",
     "fit",
     "new",
+    "parts",
     "profile",
     "read_run",
     "register",
@@ -68,15 +64,13 @@ _MODULES = {
     "analyse": "commands.analyse.command",
     "bench": "commands.bench.command",
     "calibrate": "commands.devices.command",
-    "check_devices": "commands.sweep.on_devices",
     "compare": "commands.compare.command",
     "doctor": "commands.doctor.command",
     "explain": "commands.explain.command",
-    "explore": "commands.sweep.page.of_fleet",
-    "explore_devices": "commands.sweep.page.of_devices",
     "export": "commands.export.command",
     "fit": "commands.fit.command",
     "new": "commands.new.command",
+    "parts": "commands.parts.command",
     "profile": "commands.profile.command",
     "read_run": "runs",
     "register": "registry",

@@ -1,6 +1,6 @@
-"""How long the page of edgefl explore takes to follow a slider, in Chromium.
+"""How long the page of edgefl sweep --page takes to follow a slider, in Chromium.
 
-    edgefl explore SCENARIO -o page.html
+    edgefl sweep SCENARIO --page page.html
     python tools/page_speed.py page.html [--moves 60] [--width 1280]
 
 Needs playwright and the system's Chromium.  Prints a table in Markdown: milliseconds of a move of each main slider, the

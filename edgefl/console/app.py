@@ -157,13 +157,8 @@ def load_commands(arguments: Sequence[str] = ()) -> typer.Typer:
     commands; with all of them if the first word names none."""
     known = [word for words in GROUPS.values() for word in words]
     typed = next((word for word in arguments if not word.startswith("-")), "")
-    old = import_module("edgefl.cli")
     for word in [typed] if typed in known else known:
-        if word not in old.OLD:
-            import_module(f"edgefl.commands.{word}.command")
-    if typed in old.OLD or typed not in known:
-        old.load()
-        return app
+        import_module(f"edgefl.commands.{word}.command")
     only = copy(app)
     if typed in known:
         only.registered_commands = [each for each in app.registered_commands if each.name == typed]

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_or
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from edgefl import garbage
 from edgefl.console.app import GROUPS, app, examples, interruptible, print_json
 from edgefl.console.options import PLUGIN, argument, option
 from edgefl.errors import UnknownName
@@ -89,7 +90,8 @@ class Command:
                 else:
                     from edgefl.console.display import make_progress
 
-                    display = given["on_progress"] = stack.enter_context(make_progress())
+                    display = stack.enter_context(make_progress())
+                    given["on_progress"] = _collecting(display)
                     folder = lambda: display.folder  # noqa: E731
             try:
                 answer = self.public(**given)
@@ -161,11 +163,10 @@ def command(
     def derive(function: Callable[Arguments, Answered]) -> Callable[Arguments, Answered]:
         @wraps(function)
         def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answered:
-            from edgefl import garbage, registry
+            from edgefl import registry
             from edgefl.data import one_look
             from edgefl.files import full_disk_named
 
-            garbage.resume_collection()
             with ExitStack() as stack:
                 if kwargs.pop("progress", False):
                     kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
@@ -197,12 +198,19 @@ def _said_of(text: str) -> Callable[[str | None], str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any, Any]]:
-    """Each parameter that can be typed, with its type and what is said of it, an OptionInfo or ArgumentInfo."""
+    """Each parameter that can be typed, with its type and what is said of it, an OptionInfo or ArgumentInfo.
+
+    A text beside that, ``Annotated[Overrides, "What varies"]``, is the panel of the help in which it stands.
+    """
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in PYTHON_ONLY:
             kind, *said = get_args(_evaluated(parameter.annotation, function))
-            found[name] = parameter, kind, next(each for each in said if isinstance(each, OptionInfo | ArgumentInfo))
+            info = next(each for each in said if isinstance(each, OptionInfo | ArgumentInfo))
+            if panel := next((each for each in said if isinstance(each, str)), None):
+                info = copy(info)  # commands share it
+                info.rich_help_panel = panel
+            found[name] = parameter, kind, info
     return found
 
 
@@ -281,6 +289,16 @@ def imported(place: str) -> Any:
     """The function or the class that a command names as ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def _collecting(on_progress: OnProgress) -> OnProgress:
+    """``on_progress``, at whose first call Python begins to look for garbage: the body has imported what it needs."""
+
+    def told(event: str, facts: Mapping[str, object]) -> None:
+        garbage.resume_collection()
+        on_progress(event, facts)
+
+    return told
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from edgefl.errors import RunError, suggestion
 FIGURE_FORMS = ("png", "pdf", "svg")
 TIMELINE_FORMS = ("html", "png")
 SWEEP_FORMS = ("png", "pdf", "svg", "html")
-"""File types of figures, of the memory timeline, and of sweeps."""
+PAGE_FORMS = ("html",)
+"""File types of figures, of the memory timeline, of sweeps, and of pages."""
 
 
 def check_figure(path: str | os.PathLike[str], forms: Sequence[str]) -> None:

@@ -5,77 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import Answer, AtHardest, OfKind, RoundVerdict, Turns
-from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
-
-
-class Named(Record):
-    """A device."""
-
-    device: str
-    """The device"""
-
-
-class DeviceCheckRow(Turns, RoundVerdict, AtHardest, OfKind, Named):
-    """A device and the kind's largest client, at the stage that is hardest on it.
-
-    The verdict is that of the owner whose budgets leave the least.
-    """
-
-    link: str
-    """The link"""
-    samples: Samples
-    """Samples of the kind's largest client, which the row is about"""
-    answer: str
-    """Whether the round fits the budgets of every owner: `yes`, `no`, `depends on scratch` (live memory fits, the peak
-    doesn't, and its scratch is assumed), or `depends on free memory` (the peak lies between the least and the most
-    that the device is believed to have for tensors)"""
-    owners: int
-    """Clients of the kind, with whose owners' budgets the round was compared"""
-    fitting_owners: int
-    """Those whose budgets it fits on this device"""
-    available_memory_bytes: int
-    """What the device has for tensors: usable memory less the runtime's overhead"""
-    least_available_bytes: int
-    """The least that this is believed to be, by the ranges of both"""
-    most_available_bytes: int
-    """The most"""
-    least_memory_bytes: int
-    """The least of that and what an owner grants on this device"""
-    most_memory_bytes: int
-    """The same of the owner with the most"""
-    throttling_seconds: float
-    """What throttling adds to the round on this device, whether or not `virtual_seconds` has it"""
-
-
-class DeviceCheck(Answer):
-    """The devices of the library against the largest client of each kind.
-
-    A device fits if the round fits the memory that it has for tensors, the deadline, and the budgets of every owner.
-    """
-
-    scenario: str
-    """Name of the scenario"""
-    link: str
-    """Link of all rows"""
-    throttling: bool
-    """Whether times have throttling: `fleet.throttling`"""
-    runtime: str | int
-    """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
-    compared: Sequence[str] | Maybe = UNSET
-    """Fields that the scenario compares, of which these rows have the values outside of `compare`"""
-    rows: Sequence[DeviceCheckRow]
-    """A device and a kind, smallest memory first"""
-    predictions: int
-    """Different works that were priced, each once for all devices"""
-
-
-class DeviceChecks(Answer):
-    """Several scenarios against the library's devices: `edgefl devices check A.yaml B.yaml`."""
-
-    checks: Annotated[Mapping[str, DeviceCheck], Keys("LABEL")]
-    """The answer for each scenario by its name, or by its file where two have the same name"""
-
+from edgefl.records.answer import Answer
+from edgefl.records.record import UNSET, Keys, Maybe, Record, Share
 
 # --- the library -----------------------------------------------------------------------------------------------------
 

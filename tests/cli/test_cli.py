@@ -251,7 +251,7 @@ def test_sweep(call: Call, declared: str) -> None:
     words = ("--vary", "schedule=end-to-end,layerwise", "--vary", "fleet.budgets.memory=1KiB,1GiB")
     code, out, _ = call("sweep", declared, *words, "--out", "grid")
     assert code == 0 and "memory 4" in out and "layerwise" in out and max(map(len, out.splitlines())) <= 100
-    code, out, _ = call("sweep", declared, *words, "--out", "grid", "--json")
+    code, out, _ = call("sweep", declared, *words, "--out", "grid", "--as", "json")
     assert code == 0 and [r["eligible_share"] for r in json.loads(out)["rows"]] == [0.0, 1.0, 0.0, 1.0]
     assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv", "writer.lock"}
 

@@ -205,13 +205,13 @@ MISTAKES = (
     "profile nofile.yaml --as csv",
     "sweep quickstart --vary",
     "fit nofile.yaml --device phone-mid",
-    "devices check nofile.yaml",
+    "sweep nofile.yaml --devices all",
 )
 """What is typed wrong, which is said before torch is imported."""
 OF_TORCH = {
     "validate {tiny}": {"pandas", "scipy", "transformers", "torchvision", "timm", "ray", "torch._dynamo"},
     "profile {tiny}": {"pandas", "transformers", "torchvision", "timm", "ray"},
-    "devices check {tiny}": {"pandas", "transformers", "torchvision", "timm", "ray"},
+    "sweep {tiny} --devices all": {"pandas", "transformers", "torchvision", "timm", "ray"},
 }
 """Commands of a scenario whose towers are edgefl's own.  Fake tensors import torch._dynamo, and validate makes none."""
 

@@ -210,14 +210,13 @@ def test_rows_of_a_sweep_belong_to_the_file(call: Call) -> None:
 
 def test_every_command_with_a_scenario_or_a_run_takes_the_option() -> None:
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    commands |= {"devices check": commands["devices"].commands["check"]}
     taken = {"SCENARIO", "SCENARIO...", "RUN", "RUN...", "RUN|SCENARIO"}
     arguments = {
         name: {param.metavar for param in command.params if param.param_type_name == "argument"}
         for name, command in commands.items()
     }
     named = {name for name, metavars in arguments.items() if metavars & taken}
-    assert {"run", "validate", "profile", "sweep", "fit", "analyse", "compare", "report", "devices check"} <= named
+    assert {"run", "validate", "profile", "sweep", "fit", "analyse", "compare", "report"} <= named
     lacking = {n for n in named if not any("--plugin" in param.opts for param in commands[n].params)}
     assert not lacking
 

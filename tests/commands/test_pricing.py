@@ -47,7 +47,7 @@ def test_prices_of_two_jobs_are_those_of_one(
         kept.append(files_of(tmp_path / str(jobs)))
         assert len(set(begun)) == (6 if jobs == 2 else 0)
     assert answers[0] == answers[1] and kept[0] == kept[1]
-    edgefl.check_devices(staged, jobs=2)
+    edgefl.sweep(staged, devices="all", jobs=2)
     assert len(set(begun)) == 6  # all prices are known
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sweeps import check_of
 
 import edgefl
 from edgefl import registry, units
@@ -114,7 +115,7 @@ def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     assert watts_by_hand(smallest["device"], smallest["link"]) == pytest.approx(7.5 - smallest["margins"]["power"])
     assert {client["client"] for client in clients if client["eligible"]} == {client["client"] for client in few}
     assert {client["binding"] for client in clients if not client["eligible"]} == {"power"}
-    checked = edgefl.check_devices(six({"power": "7.5 W"}), devices=NAMES, link="wifi-5")["rows"]
+    checked = check_of(six({"power": "7.5 W"}), NAMES, link="wifi-5").rows
     assert {row["device"]: row["eligible"] for row in checked} == {n: watts_by_hand(n, "wifi-5") <= 7.5 for n in NAMES}
     for most, fits in (("30 W", True), ("2 W", False)):
         found = edgefl.fit(six({}), device=NAMES[0], link="wifi-5", power=most, answers=1, most=3)

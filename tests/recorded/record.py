@@ -133,7 +133,7 @@ def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
             priced,
             ["schedule=end-to-end,layerwise"],
             overrides=["compare=null"],
-            sensitivity_to="2x",
+            sensitivity="2x",
         ),
         "fit": lambda: edgefl.fit(
             trained, ["compare=null"], device="raspberry-pi-zero-2w", kind="image-text", memory="1 MiB", answers=3

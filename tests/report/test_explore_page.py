@@ -1,4 +1,4 @@
-"""The page of edgefl explore in Chromium: controls move its verdicts, its link keeps them, keys and screen readers can.
+"""The page of edgefl sweep --page in Chromium: controls move verdicts, a link keeps them, keys and screen readers can.
 
 Which verdicts are right, tests/commands/explore says.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sweeps import devices_page, fleet_page
 from visited_page import VisitedPage
 
 import edgefl
@@ -37,11 +38,11 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 def record(scenario: dict[str, Any]) -> Explored:
     """Three schedules, one of which can't run, by two batch sizes."""
     schedules = "end-to-end,{name: layerwise, stages: 2, rounds: 2},{name: layerwise, stages: 9, rounds: 9}"
-    return edgefl.explore(scenario, [f"schedule={schedules}", "training.batch=8,32"], jobs=1)
+    return fleet_page(scenario, [f"schedule={schedules}", "training.batch=8,32"])
 
 
 class Visit(VisitedPage):
-    """A page of ``edgefl explore``, and its controls."""
+    """A page of ``edgefl sweep --page``, and its controls."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light", hash_: str = ""):
         super().__init__(browser, path, width, scheme, hash_)
@@ -288,7 +289,7 @@ def test_a_scenario_that_compares_is_given_one_value_of_each(
     visit: Callable[..., Visit], scenario: dict[str, Any]
 ) -> None:
     compared = {**scenario, "compare": {"training.batch": [8, 32]}}
-    shown = visit(edgefl.explore(compared, jobs=1))
+    shown = visit(fleet_page(compared))
     shown.choose("32")
     shown.type("memory", "700 kB")
     lines = yaml.safe_load(str(shown.page.locator("[data-part=yaml]").text_content()))
@@ -354,9 +355,7 @@ def test_quantities_are_those_of_edgefl(visit: Callable[..., Visit]) -> None:
 
 
 def test_devices_are_filtered_and_say_why(visit: Callable[..., Visit], scenario: dict[str, Any]) -> None:
-    record = edgefl.explore_devices(
-        scenario, ["schedule=end-to-end,{name: layerwise, stages: 9}", "training.batch=4,64"]
-    )
+    record = devices_page(scenario, ["schedule=end-to-end,{name: layerwise, stages: 9}", "training.batch=4,64"])
     shown = visit(record, width=360)
     page, body = shown.page, shown.page.locator("tbody.rows")
     assert body.locator("tr").count() == len(record.lines)

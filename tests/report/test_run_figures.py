@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -24,7 +23,6 @@ import edgefl
 from edgefl import units
 from edgefl.commands.profile.timeline_chart import memory_timeline
 from edgefl.commands.sweep.chart import sweep_chart
-from edgefl.commands.sweep.devices_chart import devices_that_fit
 from edgefl.console import main
 from edgefl.devices.budgets import BUDGETS, Budget, colour_of
 from edgefl.drawing.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
@@ -436,32 +434,6 @@ def texts_of(figure: Any) -> list[tuple[str, Any]]:
 
 def overprinted(figure: Any) -> list[tuple[str, str]]:
     return [(a, b) for (a, one), (b, other) in combinations(texts_of(figure), 2) if one.overlaps(other)]
-
-
-def test_counts_in_the_picture_of_devices_are_those_of_its_table_and_names_have_room(
-    tiny: Callable[..., dict[str, Any]],
-) -> None:
-    check = edgefl.check_devices(tiny(fleet={"links": {"lte": 1.0}, "budgets": {"memory": "800 KiB"}}))
-    rows = list(check.rows)
-    first = [i for i, row in enumerate(rows) if row.whose == "image"]
-    for i, answer, left in zip(
-        first, ("no", "depends on free memory", "depends on scratch"), (0, 0, 2**20), strict=False
-    ):
-        rows[i] = replace(rows[i], answer=answer, eligible=False, available_memory_bytes=left)
-    check = replace(check, rows=rows)
-    chart = devices_that_fit(check)
-    for panel in chart.panels:
-        words = {"yes": "fits", "no": "does not fit"}
-        counts = Counter(words.get(row.answer, row.answer) for row in rows if row.whose == panel.title)
-        shown = {name: int(n) for name, n in (s.name.removesuffix(")").split(" (") for s in panel.series)}
-        assert {name: n for name, n in shown.items() if n} == counts
-        assert shown == {s.name.partition(" (")[0]: len(s.x) for s in panel.series}
-        places = [x for series in panel.series for x in series.x]
-        known = [row.available_memory_bytes for row in rows if row.whose == panel.title if row.available_memory_bytes]
-        assert min(places) * 2**30 >= min([*known, panel.down[0][0] * 2**30]) / 2  # 0 B stands beside the least
-    assert any("(0 B)" in note for series in chart.panels[0].series for note in series.notes)
-    figure = figure_of(chart, title=chart.title)
-    assert len(texts_of(figure)) > 3 * len(first) and overprinted(figure) == []
 
 
 def test_values_stand_above_whiskers_and_titles_beside_ticks(evaluated: Run) -> None:

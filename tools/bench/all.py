@@ -160,7 +160,10 @@ START = (
     Timed("the first round's end, two Ray workers", first_round("edgefl-ray"), 6.0),
 )
 QWEN = "finetune/qwen2.5-0.5b"
-CHECK = Timed(f"edgefl devices check {QWEN}, cold", command("devices", "check", QWEN, cold=True), 8.0, warmed=False)
+CHECK = Timed(
+    f"edgefl sweep {QWEN} --devices all, cold",
+    command("sweep", QWEN, "--set", "compare=null", "--devices", "all", cold=True), 8.0, warmed=False,
+)  # fmt: skip
 FIT = Timed(
     f"edgefl fit {QWEN}, cold",
     command("fit", QWEN, "--device", "raspberry-pi-4-4gb", cold=True), 120.0, warmed=False,

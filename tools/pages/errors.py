@@ -33,7 +33,6 @@ EXIT_CODES = {
         "with `--train`, a work failed while it ran",
         "with `--out`, the same command goes on",
     ),
-    "explore": ("the page is written", "", "nothing is written"),
     "fit": (
         "every kind fits as it is, or after one of the changes shown",
         "some kind fits neither as it is nor after any change that was tried "

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import edgefl
-from edgefl.commands.sweep.on_devices import check_devices
 from edgefl.scenario import load
 from tools.pages.markdown import table
 
@@ -66,7 +65,8 @@ def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False
     numbers = {stage["stage"] for stage in stages}
     parts = hardest["memory_bytes"]
     named = [parts[name] for name in ("parameters", "gradients", "optimizer", "activations")]
-    rows = check_devices(scenario, overrides=sets)["rows"]
+    (check,) = edgefl.sweep(scenario, overrides=[*sets, "compare=null"], devices="all")["devices"].values()
+    rows = check["rows"]
     fits = {r["device"] for r in rows if r["kind"] == kind and r["eligible_stages"] >= (1 if smallest else r["stages"])}
     cells = [
         f"{b / MIB:,.0f}" for b in (hardest["peak_memory_bytes"], *named, hardest["peak_memory_bytes"] - sum(named))

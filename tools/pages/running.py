@@ -42,7 +42,7 @@ PAGES = (
     *(f"docs/how-to/{name}.md" for name in (
         "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts",
         "devices", "reproduce-a-paper", "verify-and-resume", "understand-a-run", "analyse", "use-the-result",
-        "many-scenarios", "slurm", "sweep", "explore", "fit", "tune", "bench", "fine-tune", "lora-bert",
+        "many-scenarios", "slurm", "sweep", "sliders", "fit", "tune", "bench", "fine-tune", "lora-bert",
         "image-captions", "results-for-a-paper",
     )),
     *(f"docs/explanation/{name}.md" for name in (

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the version below each page, the quickstart's page of ``edgefl explore`` inside one, and links to
+"""Hooks of mkdocs: the version below each page, the quickstart's page with sliders inside one, and links to
 repository files outside docs replaced by their texts.
 
 Such links work on a code host, but the site has only the pages.  A link to a missing file is kept, so that a strict
@@ -28,10 +28,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_post_build(*, config: Any) -> None:
-    """Write the page that ``how-to/explore.md`` has built in."""
+    """Write the page that ``how-to/sliders.md`` has built in."""
     import edgefl
 
-    edgefl.explore("quickstart", out=Path(config["site_dir"]) / "how-to/explore/quickstart.html")
+    edgefl.sweep("quickstart", page=Path(config["site_dir"]) / "how-to/sliders/quickstart.html")
 
 
 def without_outer_links(markdown: str, docs: Path, page: Path) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from edgefl.records.answer import OfScenario
+from edgefl.records.answer import AtHardest, OfKind, OfScenario, RoundVerdict, Turns
 from edgefl.records.eligibility import Coverage, LostData
 from edgefl.records.reading import from_data
-from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Share, Unit, types_of
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Samples, Share, Unit, types_of
 
 ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
 ByLimit = Annotated[Mapping[str, Clients], Keys("LIMIT"), Unit("clients")]
@@ -398,6 +398,73 @@ class Sensitivity(Record):
     """Pairs of rows that change places"""
 
 
+# --- devices in place of the fleet -----------------------------------------------------------------------------------
+
+
+class Named(Record):
+    """A device."""
+
+    device: str
+    """The device"""
+
+
+class DeviceCheckRow(Turns, RoundVerdict, AtHardest, OfKind, Named):
+    """A device and the kind's largest client, at the stage that is hardest on it.
+
+    The verdict is that of the owner whose budgets leave the least.
+    """
+
+    link: str
+    """The link"""
+    samples: Samples
+    """Samples of the kind's largest client, which the row is about"""
+    answer: str
+    """Whether the round fits the budgets of every owner: `yes`, `no`, `depends on scratch` (live memory fits, the peak
+    doesn't, and its scratch is assumed), or `depends on free memory` (the peak lies between the least and the most
+    that the device is believed to have for tensors)"""
+    owners: int
+    """Clients of the kind, with whose owners' budgets the round was compared"""
+    fitting_owners: int
+    """Those whose budgets it fits on this device"""
+    available_memory_bytes: int
+    """What the device has for tensors: usable memory less the runtime's overhead"""
+    least_available_bytes: int
+    """The least that this is believed to be, by the ranges of both"""
+    most_available_bytes: int
+    """The most"""
+    least_memory_bytes: int
+    """The least of that and what an owner grants on this device"""
+    most_memory_bytes: int
+    """The same of the owner with the most"""
+    throttling_seconds: float
+    """What throttling adds to the round on this device, whether or not `virtual_seconds` has it"""
+
+
+class DeviceCheck(Record):
+    """Devices against the largest client of each kind.
+
+    A device fits if the round fits the memory that it has for tensors, the deadline, and the budgets of every owner.
+    """
+
+    scenario: str
+    """Name of the scenario"""
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
+    """For each axis the value of that field, as in `rows`"""
+    link: str
+    """Link of all rows"""
+    throttling: bool
+    """Whether times have throttling: `fleet.throttling`"""
+    runtime: str | int
+    """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
+    rows: Sequence[DeviceCheckRow]
+    """A device and a kind, smallest memory first"""
+    predictions: int
+    """Different works that were priced, each once for all devices"""
+
+
+# --- the answer ------------------------------------------------------------------------------------------------------
+
+
 class Sweep(OfScenario):
     """What each combination of varied fields costs, and who can take part in it.
 
@@ -409,9 +476,13 @@ class Sweep(OfScenario):
     axes: Sequence[str]
     """Paths of the fields that vary"""
     rows: Sequence[CellRow]
-    """A row for each combination"""
+    """A row for each combination; with `--devices` alone, which doesn't price the fleet, of those that can't be run"""
     frontier: Annotated[Mapping[str, MethodFrontier], Keys("METHOD")]
     """The rows that no other row beats; empty for a shard"""
+    devices: Annotated[Mapping[str, DeviceCheck], Keys("LABEL")] | Maybe = UNSET
+    """With `--devices`: the answers of each combination that can be run"""
+    page: str | Maybe = UNSET
+    """With `--page`: the file"""
     sensitivity: Sensitivity | Maybe = UNSET
     """With `--sensitivity`: whether the order of the rows stays when device and link numbers are wrong"""
     predictions: int
@@ -427,6 +498,19 @@ class Sweep(OfScenario):
     def refused_cells(self) -> list[CellRow]:
         """The rows of those that can't."""
         return [row for row in self.rows if row.refused]
+
+    @property
+    def said(self) -> list[str]:
+        """Where the page is."""
+        return [f"page: {self.page}"] if self.page else []
+
+    def named_values(self, labels: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+        """Short titles of the axes, and each label's values in words; the labels whole where those don't match."""
+        titles = [axis.removesuffix(".name").rpartition(".")[2] for axis in self.axes]
+        values = [[part.partition("=")[2] or part for part in label.split(",")] for label in labels]
+        if len(set(titles)) < len(titles) or any(len(each) != len(titles) for each in values):
+            return [""], [[label] for label in labels]
+        return titles, values
 
     def to_data(self) -> dict[str, Any]:
         """The answer as JSON data; each row has the varied fields under their paths."""

@@ -1,291 +1,177 @@
-"""``edgefl sweep``: which clients could take part under each variation, and at what cost, without training."""
+"""``edgefl sweep`` as it is typed, and ``edgefl.sweep`` as it is called."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from edgefl import registry
-from edgefl.cells.cells import check_jobs, shard_of, share_of
-from edgefl.cells.needs import check
-from edgefl.commands.sweep.answer import (
-    CellHead,
-    CellRow,
-    Frontier,
-    FrontierPoint,
-    MethodFrontier,
-    Sensitivity,
-    Sweep,
-)
-from edgefl.commands.sweep.cell_answers import Answers, Workloads
-from edgefl.commands.sweep.chart import sweep_chart
-from edgefl.commands.sweep.sensitivity import MOST_CELLS, SensitivityCell, errors_of, sensitivity
-from edgefl.commands.sweep.stored_rows import SweepRows, check_value, values_of
-from edgefl.drawing.figures import SWEEP_FORMS, check_figure, draw_figure
-from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError, text_of
-from edgefl.records.record import UNSET, Maybe
-from edgefl.runs.columns import columns_of
-from edgefl.runs.durable import replace_file
-from edgefl.runs.progress import OnProgress, messages, silent
-from edgefl.scenario.axes import MOST_COMBINATIONS
-from edgefl.scenario.document import KeyPath
-from edgefl.scenario.grid import Grid, grid_of
-from edgefl.scenario.labels import in_a_cell
-from edgefl.scenario.problems import reason
-from edgefl.setup.compose import Given, at_most, federation_of, scenario_of
-from edgefl.setup.progress import public_command
+from edgefl.console.derived import OnProgress, argument, command, option, silent
+from edgefl.console.options import Address, Given, Overrides, Place, Shard, check_scenario_exists
+from edgefl.console.options import shipped_and_files as completed
+
+if TYPE_CHECKING:
+    from edgefl.commands.sweep.answer import Sweep
+
+    Scenarios = Given | Sequence[Given]
+    Names = str | Sequence[str]
+else:  # the command line reads words
+    Scenarios, Names = Sequence[str], Sequence[str]
+
+VARIES, DEVICES = "What varies", "Devices in place of the fleet"
+WRITES, COMPUTES = "What is written beside the table", "What is computed, and where"
 
 
-@public_command
+@command(
+    "edgefl sweep mine.yaml --vary fleet.budgets.memory=16MiB,64MiB",
+    "edgefl sweep mine.yaml --vary training.batch=4,8 -o cells --figure map.png",
+    "edgefl sweep mine.yaml quickstart --vary training.batch=4,8 --devices all",
+    "edgefl sweep mine.yaml --page page.html",
+    answer="edgefl.commands.sweep.answer:Sweep",
+    forms={
+        "table": "edgefl.commands.sweep.table:print_sweep", "csv": "edgefl.commands.sweep.table:sweep_csv",
+        "markdown": "edgefl.commands.sweep.table:sweep_markdown",
+    },
+    full="Print also lost data, totals, ratios, smallest devices, the Pareto frontier; each device and kind.",
+    interrupted=lambda folder: "repeat the command to continue" if folder else "",
+)  # fmt: skip
 def sweep(
-    scenario: Given,
-    axes: Sequence[str] = (),
+    scenario: Annotated[
+        Scenarios,
+        argument(
+            "A scenario file, or the name of a shipped one: quickstart. Several are one more axis.",
+            "SCENARIO...",
+            autocompletion=completed,
+            callback=check_scenario_exists,
+        ),
+    ],
+    vary: Annotated[
+        Sequence[str], option("Values of a field: fleet.budgets.memory=16MiB,32MiB.", "PATH=VALUE,..."), VARIES
+    ] = (),
     *,
-    grid: str | os.PathLike[str] | None = None,
-    overrides: Sequence[str] = (),
-    out: str | os.PathLike[str] | None = None,
-    train: bool = False,
-    sensitivity_to: str | None = None,
-    figure: str | os.PathLike[str] | None = None,
-    value: str = "eligible_share",
-    jobs: int = 1,
-    address: str | None = None,
-    shard: str | None = None,
+    grid: Annotated[
+        Place | None, option("YAML file of fields and their values: `training.batch: [8, 16]`.", "FILE"), VARIES
+    ] = None,
+    overrides: Annotated[Overrides, VARIES] = (),
+    devices: Annotated[
+        Names, option("Which of these could take part: names of the library, files, or all.", "NAME,...|all"), DEVICES
+    ] = (),
+    link: Annotated[str | None, option("Their link; default: the fleet's most common.", "NAME"), DEVICES] = None,
+    stage: Annotated[int | None, option("Only this stage; default: the hardest of each.", "N"), DEVICES] = None,
+    kind: Annotated[str | None, option("Only this kind of client.", "NAME"), DEVICES] = None,
+    out: Annotated[
+        Place | None, option("Folder for the rows (jsonl, csv), which are reused.", "DIR", "--out", "-o"), WRITES
+    ] = None,
+    page: Annotated[
+        Place | None, option("A page in which budgets and choices are moved by hand: .html.", "FILE"), WRITES
+    ] = None,
+    figure: Annotated[
+        Place | None, option("Draw --value over the axes: .png, .pdf, .svg or .html.", "FILE"), WRITES
+    ] = None,
+    value: Annotated[str, option("Field of the rows that --figure draws.", "NAME"), WRITES] = "eligible_share",
+    sensitivity: Annotated[
+        str | None,
+        option("Whether the order of the rows survives numbers wrong by 2x, or by residuals.", "FACTOR"),
+        COMPUTES,
+    ] = None,
+    train: Annotated[bool, option("Also run each combination, below --out; can be resumed."), COMPUTES] = False,
+    jobs: Annotated[
+        int | None,
+        option("Compute N combinations side by side; default: 1, for a page one for each core.", "N", min=1),
+        COMPUTES,
+    ] = None,
+    address: Annotated[Address, COMPUTES] = None,
+    shard: Annotated[Shard, COMPUTES] = None,
     on_progress: OnProgress = silent,
-    progress: bool = False,
 ) -> Sweep:
-    """Vary a scenario and report each combination's eligible clients, the data of the others, and the costs.
+    """Who and which devices can train, over models and settings.
 
-    Nothing is trained without ``train``.  Costs are of clients that already hold all frozen parameters, without jitter.
-
-    Args:
-        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
-        axes: Fields with the values to try, ``"fleet.budgets.memory=16MiB,32MiB"``; all combinations are made, with
-            what the scenario compares too.
-        grid: A YAML file of further axes, ``training.batch: [8, 16]``.
-        overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        out: A folder for the rows (``sweep.jsonl``, ``sweep.csv``).  A combination whose row is there already is not
-            computed again.
-        train: Also run each combination, in ``OUTPUT/runs/LABEL``, and add its metrics to the row.
-        sensitivity_to: A factor, ``"2x"``: add ``sensitivity``, whether the order of the combinations survives device
-            and link numbers that are wrong by this factor.  ``"residuals"``: by what
-            published measurements say of the seconds of each device's class where they are known, by 2 elsewhere.
-        figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
-        value: The row's field that is drawn.
-        jobs: How many combinations are computed and run side by side, each in a process of its own.
-        address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
-            machine is a node of.  To ``train``, all nodes see ``out`` at the same path.
-        shard: ``"3/50"``: only the third of 50 shares of the combinations.  Calls for the others may use the same
-            ``out`` at the same time; the one that finds all rows there returns all of them, and the others theirs.
-        on_progress: Called with the name of an event and its facts.
-        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
+    Every combination of the values is priced without training: which clients are eligible, which data are lost, what a
+    round and the schedule cost.  Costs are of clients that already hold all frozen parameters, without jitter.  With
+    ``devices`` alone the fleet isn't priced, but the largest client of each kind on each device.
 
     Returns:
         A record: ``rows`` (one for each combination, with a field for each axis, ``"training.batch"``; that of a
         combination which can't be run has the reason in ``refused`` and no costs), ``frontier`` (by method, which rows
-        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.
+        no other row beats in eligible share and cost) and, if asked for, ``devices`` by label and ``sensitivity``.
 
     Raises:
-        ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
-        UnknownName: No row has the field ``value``.
-        UnitError: ``sensitivity_to`` is neither a factor above 1 nor ``residuals``.
-        RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``out``.
+        ScenarioError: A scenario or a value is invalid, before anything is computed; or no combination can be run.
+        UnknownName: No row has the field ``value``; a device (UnknownNames: several), the link or the kind is unknown.
+        DeviceError: A profile is invalid.
+        UnitError: ``sensitivity`` is neither a factor above 1 nor ``residuals``.
+        RunError: The folder can't be used, or holds rows of another scenario; a page of several scenarios; a file can't
+            be written; ``train`` without ``out``.
         DataError: ``train`` with data that are only declared.
     """
-    check_jobs(jobs, address)
-    part = None if shard is None else shard_of(shard)
-    if part is not None and (out is None or (sensitivity_to or figure)):
-        raise RunError(
-            "a shard needs a folder that all shards write to: add --out DIR"
-            if out is None
-            else "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"
-        )
-    if sensitivity_to is not None:
-        errors_of(sensitivity_to, {})  # refuses it before anything is predicted
-    check_value(value, train=train)
-    if figure is not None:
-        check_figure(figure, SWEEP_FORMS)
-    if train and out is None:
-        raise RunError("training needs a folder to keep each cell's run in: add --out DIR")
-    whole = scenario_of(scenario, overrides)
-    # a sensitivity compares every pair of cells
-    most = MOST_COMBINATIONS if sensitivity_to is None else MOST_CELLS
-    expanded = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
-    on_progress("prepare", {"what": f"preparing {whole.name}"})
-    refused = dict(expanded.refused)
+    import os
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edgefl.cells.cells import shard_of
+    from edgefl.commands.sweep.answer import Sweep
+    from edgefl.commands.sweep.frontiers import frontiers
+    from edgefl.commands.sweep.option_checks import check_options
+    from edgefl.commands.sweep.priced_rows import price_fleet, refused_rows
+    from edgefl.commands.sweep.stored_rows import SweepRows
+    from edgefl.commands.sweep.sweep_grid import MOST_COMPARED, check_trainable, sweep_grid_of
+    from edgefl.records.record import UNSET
+    from edgefl.scenario import Scenario
+    from edgefl.scenario.axes import MOST_COMBINATIONS
+    from edgefl.setup.compose import at_most, scenario_of
+
+    scenarios = [scenario] if isinstance(scenario, str | os.PathLike | Mapping | Scenario) else list(scenario)
+    names, part = [devices] if isinstance(devices, str) else devices, None if shard is None else shard_of(shard)
+    check_options(
+        scenarios=len(scenarios), out=out, train=train, shard=shard, jobs=jobs, address=address, page=page,
+        figure=figure, value=value, sensitivity=sensitivity, devices=names, link=link, stage=stage, kind=kind,
+    )  # fmt: skip
+    loaded = [scenario_of(each, overrides) for each in scenarios]
+    most = MOST_COMBINATIONS if sensitivity is None else MOST_COMPARED
+    if page is not None:
+        from edgefl.commands.sweep.page.choices import MOST_ON_PAGE, propose_axes
+
+        vary, most = vary or propose_axes(loaded[0]) if grid is None else vary, MOST_ON_PAGE
+    space = sweep_grid_of(scenarios, loaded, vary, None if grid is None else os.fspath(grid), most)
+    on_progress("prepare", {"what": f"preparing {space.name}"})
+    refused = dict(space.refused)
     if train:
-        _check_trainable(expanded, refused, on_progress)
-    axes_of = _columns(expanded)
-    store = SweepRows(Path(out), dict(expanded.cells), part) if out is not None else None
-    workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
-    mine = share_of(expanded.cells, part)
-    rows, failures = list[CellRow](), dict[str, Exception]()
-    with closing(Answers(mine, refused, store, train, jobs, address, workloads, on_progress)) as answers:
-        for index, (label, variant) in enumerate(mine):
-            if not answers.beside:
-                on_progress("combination", {"label": label, "index": index, "of": len(mine)})
-            head = CellHead(
-                label=label, sets=axes_of[label], method=variant.method_name, schedule=variant.schedule_name
-            )
-            row = store.known.get(label) if store and label not in refused else None
-            with refusing(label, refused, expanded):
-                if row is None and label not in refused:
-                    row = CellRow(**vars(head), **vars(answers.cell_costs(label, variant)))
-                    if store:
-                        store.add(row)
-            if row is None:
-                rows.append(CellRow(**vars(head), refused=refused[label]))
-                if store:
-                    store.add(rows[-1])
-                continue
-            if train and store and not row.trained:
-                try:
-                    row = replace(row, **answers.cell_run(label, variant)._asdict())
-                    store.add(row)
-                except Exception as error:
-                    if not answers.beside:
-                        raise
-                    failures[label] = error  # the other cells go on
-            rows.append(row)
-    if failures:
-        told = "; ".join(f"{label}: {text_of(error)}" for label, error in failures.items())
-        failure = RunError(f"{len(failures)} of {len(mine)} failed: {told}; go on with: the same command again")
-        failure.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
-        raise failure
-    if store and part is not None:
-        whole_rows = store.merge_shards([label for label, _ in expanded.cells], trained=train)
-        if whole_rows is None:
-            left = "the table of all rows: the same command without --shard, when all shards have ended"
-            on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
-            return Sweep(
-                scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={}, predictions=len(answers.works)
-            )
-        rows = whole_rows
-        refused = {row.label: row.refused for row in rows if row.refused}
-    if store:
-        store.write_csv(rows)
-    runnable = [(label, variant) for label, variant in expanded.cells if label not in refused]
-    order: Sensitivity | Maybe = UNSET
-    if sensitivity_to is not None:
-        cells = [SensitivityCell(label, variant.fleet, workloads.workload_for(variant)) for label, variant in runnable]
-        order = sensitivity(cells, sensitivity_to, on_progress)
-        if store:
-            text = json.dumps(order.to_data(), indent=1, allow_nan=False)
-            replace_file(store.folder / "sensitivity.json", text.encode())
+        check_trainable(space, refused, on_progress)
+    store = None if out is None else SweepRows(Path(out), dict(space.cells), part)
+    if store is not None:
+        on_progress("cells", {"folder": str(out), "of": len(space.cells)})
+    checks = {}
+    if names:
+        from edgefl.commands.sweep.on_devices import check_combinations
+
+        checks = check_combinations(
+            space, names, refused, link=link, stage=stage, kind=kind,
+            jobs=jobs, many=page is not None, on_progress=on_progress,
+        )  # fmt: skip
+    if page is not None:
+        from edgefl.commands.sweep.page.asked import PageRequest
+        from edgefl.commands.sweep.page.page import write_page
+
+        asked = PageRequest(scenarios[0], overrides, loaded[0], space)
+        write_page(asked, Path(page), refused, checks, names, jobs, on_progress)
+    if names and not (out or sensitivity or figure):
+        fleet = refused_rows(space, refused)
+    else:
+        fleet = price_fleet(space, refused, store, part, train, sensitivity, jobs or 1, address, on_progress)
+    runnable = [variant for label, variant in space.cells if label not in refused]
     result = Sweep(
-        scenario=whole.name,
-        at_most=at_most(variant for _, variant in runnable) or UNSET,
-        axes=list(expanded.paths),
-        rows=rows,
-        frontier=frontiers([row for row in rows if not row.refused]),
-        predictions=len(answers.works),
-        sensitivity=order,
+        scenario=space.name,
+        at_most=(fleet.is_whole and at_most(runnable)) or UNSET,
+        axes=list(space.paths),
+        rows=fleet.rows,
+        frontier=frontiers([row for row in fleet.rows if not row.refused]) if fleet.is_whole else {},
+        devices=checks or UNSET,
+        page=UNSET if page is None else str(page),
+        sensitivity=fleet.order,
+        predictions=fleet.predictions,
     )
     if figure is not None:
-        on = f" on {whole.evaluation.final}" if value.startswith("metrics.") else ""
-        chart = sweep_chart(f"{whole.name}{on}", value, expanded.paths, expanded.words, values_of(rows, value))
-        draw_figure(chart, Path(figure))
-    on_progress("done", {"folder": str(out) if out is not None else None})
+        from edgefl.commands.sweep.chart import draw_sweep
+
+        draw_sweep(result, value, *space.charted, split=loaded[0].evaluation.final, path=Path(figure))
+    on_progress("done", {"folder": None if out is None else str(out)})
     return result
-
-
-@contextmanager
-def refusing(label: str, refused: dict[str, str], grid: Grid) -> Iterator[None]:
-    """Note in ``refused`` why a cell can't be run.
-
-    Raises errors that have another cause than the cell's scenario, and ScenarioError if every cell is refused.
-    """
-    try:
-        with registry.named_faults():
-            yield
-    except EdgeflError as error:
-        if error.exit_code != EdgeflError.exit_code or isinstance(error, RunError):
-            raise
-        refused[label] = reason(error)
-        if len(refused) < len(grid.cells):
-            return
-        if len(set(refused.values())) == 1:
-            raise  # with file and line
-        reasons = "\n".join(f"{label}: {refused[label]}" for label, _ in grid.cells)
-        raise ScenarioError(f"every combination is refused\n{reasons}") from error
-
-
-def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgress) -> None:
-    """Note in ``refused`` the cells that ``edgefl.run`` refuses.
-
-    Raises DataError if a cell has no samples to train on, and ScenarioError if every cell is refused.
-    """
-    on_message = messages(on_progress)
-    for label, scenario in grid.cells:
-        if label in refused:
-            continue
-        with refusing(label, refused, grid):
-            if federation_of(scenario, on_message).is_declared_only:
-                break
-            check(scenario, on_message)
-    else:
-        return
-    raise DataError(f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train")
-
-
-def _columns(grid: Grid) -> dict[str, dict[str, object]]:
-    """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
-    sets = {
-        label: {path: in_a_cell(path, value_at(data, key)) for path, key in zip(grid.paths, grid.keys, strict=True)}
-        for label, data in ((label, variant.to_data()) for label, variant in grid.cells)
-    }
-    return columns_of(sets, own=("method", "schedule"), kept=grid.paths)
-
-
-def value_at(data: Any, path: KeyPath) -> Any:
-    """The value at a path in a resolved scenario; None where there is none."""
-    for key in path:
-        if isinstance(data, Mapping):
-            data = data.get(key)
-        else:
-            data = data[key] if isinstance(data, list) and isinstance(key, int) and key < len(data) else None
-    return data
-
-
-AGAINST = ("schedule_bytes", "schedule_seconds", "schedule_energy_joules")
-"""The costs that are compared with an eligible share."""
-
-
-def frontiers(rows: Sequence[CellRow]) -> dict[str, MethodFrontier]:
-    """For each method and each cost of AGAINST the cells that no other cell of the method dominates, cheapest first.
-
-    A cell dominates another if its share is no lower and its cost no higher, and one of the two is better.
-    ``dominated`` names for each dominated cell one that dominates it: the one with the highest share, then the
-    cheapest.  ``nobody`` lists cells in which no client can take part; they are on no frontier.
-    """
-    by_method: dict[str, MethodFrontier] = {}
-    for method in dict.fromkeys(row.method for row in rows):
-        cells = [row for row in rows if row.method == method]
-        eligible = [row for row in cells if row.eligible_share > 0]
-        by_method[method] = MethodFrontier(
-            **{cost: _frontier(eligible, cost) for cost in AGAINST},
-            nobody=[row.label for row in cells if not row.eligible_share > 0],
-        )
-    return by_method
-
-
-def _frontier(rows: Sequence[CellRow], cost: str) -> Frontier:
-    costs: dict[str, float] = {row.label: getattr(row, cost) for row in rows}
-    best: CellRow | None = None
-    frontier: list[FrontierPoint] = []
-    dominated: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: (costs[row.label], -row.eligible_share)):
-        # all rows so far cost no more than this one
-        if best is None or row.eligible_share > best.eligible_share:
-            best = row
-        elif row.eligible_share < best.eligible_share or costs[row.label] > costs[best.label]:
-            dominated[row.label] = best.label
-            continue
-        frontier.append(FrontierPoint(label=row.label, eligible_share=row.eligible_share, **{cost: costs[row.label]}))
-    position = {row.label: index for index, row in enumerate(rows)}
-    return Frontier(frontier=frontier, dominated=dict(sorted(dominated.items(), key=lambda item: position[item[0]])))

@@ -1,25 +1,43 @@
-"""What ``edgefl devices check`` prints: which devices of the library fit one scenario or several."""
+"""What ``edgefl sweep --devices`` prints: which devices can train which combinations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.commands.sweep.answer import DeviceCheck, DeviceCheckRow, Sweep
 from edgefl.devices import show_runtime
 from edgefl.devices.budgets import show_binding
-from edgefl.drawing.text_tables import NOTHING, new_table, plain_markdown, print_table, screen
-from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
+from edgefl.drawing.text_tables import (
+    GAP,
+    NOTHING,
+    new_table,
+    percent,
+    plain_markdown,
+    print_section,
+    print_table,
+    screen,
+)
 
+MOST_WORDED = 6
+"""Columns whose cells have words: six of ``yes 90 %`` beside a device's name take 80 characters."""
+MOST_PEAKS = 24
+"""Columns whose peaks are printed without ``full``: a screen of them."""
+SIGNS = {"yes": "y", "no": ".", "depends": "?"}
+VERDICTS = tuple(SIGNS)
+DEVICES_MORE = "More: --full (each device: peak, time, energy, the budget that binds), --as csv, --as json."
 MOST_KINDS = 3
 """Kinds that have a column each; of more, each kind has rows, since columns would be too narrow."""
 
 
 def print_device_check(result: DeviceCheck, console: Console | None = None, *, full: bool = False) -> None:
-    """Print the result of ``edgefl.check_devices``: a line for each device, smallest memory first.
+    """Print the answers for one combination: a line for each device, smallest memory first.
 
     With ``full``, or for many kinds, a line for each device and kind.
     """
@@ -38,46 +56,137 @@ def print_device_check(result: DeviceCheck, console: Console | None = None, *, f
         console.print(Text(line))
 
 
-def print_device_checks(result: DeviceChecks, console: Console | None = None) -> None:
-    """Print the answers for several scenarios: a row for each device, a column for each scenario and kind."""
+def print_devices(result: Sweep, console: Console | None = None, *, full: bool = False) -> None:
+    """Print which devices can train: one combination in detail, or of several a column for each and each kind.
+
+    A cell has words, or of many columns a sign.  With ``full`` each combination's rows follow.
+    """
     console = console or screen()
-    for label, check in result.checks.items():
-        console.print(Text(_head(check, label), style="bold"))
-    columns = _columns(result)
-    table = new_table("device", *columns, left=range(1 + len(columns)))
-    for device, cells in _matrix(result):
-        table.add_row(device, *cells)
-    print_table(console, table)
-    for line in _matrix_notes(result):
+    checks = result.devices or {}
+    if len(checks) == 1:
+        print_device_check(next(iter(checks.values())), console, full=full)
+        return
+    columns = _columns(checks)
+    devices = list(dict.fromkeys(device for column in columns for device in column.rows))
+    links = list(dict.fromkeys(check.link for check in checks.values()))
+    has_words = len(columns) <= MOST_WORDED
+    cells = [[_cell(column.rows.get(device), has_words) for column in columns] for device in devices]
+    heads = [column.head for column in columns]
+    wide = sum(GAP + max(map(len, (*head.split("\n"), *own))) for head, *own in zip(heads, *cells, strict=True))
+    is_numbered = not has_words or max(map(len, devices)) + wide > console.width
+    if is_numbered:
+        heads = [str(number) for number in range(1, 1 + len(columns))]
+    table = new_table("device", *heads, left=range(1 + len(columns)) if has_words else (0,))
+    for device, own in zip(devices, cells, strict=True):
+        table.add_row(device, *own)
+    over = f" over {links[0]}" if len(links) == 1 else ""
+    title = f"Which devices can train the largest client of each kind{over}"
+    print_section(console, title, table, _answers_told(columns, has_words))
+    _print_columns(console, result, columns, full or len(columns) <= MOST_PEAKS, is_numbered, len(links) > 1)
+    for line in _depends([row for check in checks.values() for row in check.rows]):
         console.print(Text(line))
+    for label, check in checks.items() if full else ():
+        console.print(Text(f"\n{_head(check, label)}", style="bold"))
+        _print_rows(console, check.rows)
 
 
-def devices_markdown(result: DeviceChecks) -> str:
-    """The answers as a table in Markdown: a row for each device, a column for each scenario and kind."""
-    columns = ["device", *_columns(result)]
-    lines = [columns, ["---"] * len(columns), *([device, *cells] for device, cells in _matrix(result))]
-    heads = [f"{plain_markdown(_head(check, label))}." for label, check in result.checks.items()]
-    table = [f"| {' | '.join(cell if cell == '---' else plain_markdown(cell) for cell in line)} |" for line in lines]
-    return "\n".join([*heads, "", *table, "", *(f"- {plain_markdown(line)}" for line in _matrix_notes(result))]) + "\n"
+@dataclass(frozen=True)
+class _Column:
+    """A combination and a kind of client, and its row for each device; a combination's only kind is not named."""
+
+    label: str
+    kind: str
+    link: str
+    rows: Mapping[str, DeviceCheckRow]
+
+    @property
+    def head(self) -> str:
+        """Label and kind in short lines."""
+        return self.label.replace(",", ",\n") + (f":\n{self.kind}" if self.kind else "")
 
 
-def _matrix_notes(result: DeviceChecks) -> list[str]:
-    """What the answers of several scenarios are about, and what they depend on."""
-    checks = result.checks
+def _columns(checks: Mapping[str, DeviceCheck]) -> list[_Column]:
+    found = []
+    for label, check in checks.items():
+        kinds = list(dict.fromkeys(row.whose for row in check.rows))
+        found += [
+            _Column(label, kind if len(kinds) > 1 else "", check.link,
+                    {row.device: row for row in check.rows if row.whose == kind})
+            for kind in kinds
+        ]  # fmt: skip
+    return found
+
+
+def _cell(row: DeviceCheckRow | None, has_words: bool) -> str:
+    """The answer in a word or two, ``yes 36 %``, ``no``, ``3 of 6``, ``depends``; or as a sign."""
+    if row is None:
+        return NOTHING
+    if not has_words:
+        return SIGNS[_verdict(row)]
+    if row.answer == "yes":
+        return "yes" if row.binding is None else f"yes {percent(1 - _remaining_share(row))}"
+    return f"{row.fitting_owners:,} of {row.owners:,}" if row.answer == "no" and row.fitting_owners else _verdict(row)
+
+
+def _verdict(row: DeviceCheckRow) -> str:
+    """``yes``, ``no`` or ``depends``: on scratch, on free memory, or on the owner."""
+    return row.answer if row.answer == "yes" or (row.answer == "no" and not row.fitting_owners) else "depends"
+
+
+def _answers_told(columns: Sequence[_Column], has_words: bool) -> str:
+    """What the cells mean."""
+    fits = "the round at its hardest stage is within the device's memory, the deadline and every owner's budgets"
+    if not has_words:
+        return f"y: yes, {fits}.  .: no.  ?: it depends on scratch, free memory or the owner."
+    some = any(row.fitting_owners and row.answer == "no" for column in columns for row in column.rows.values())
+    owners = "  3 of 6: within the budgets of 3 of 6 owners." if some else ""
+    return f"yes: {fits}.  %: of the tightest budget that the round takes.{owners}"
+
+
+def _print_columns(
+    console: Console, result: Sweep, columns: Sequence[_Column], peaks: bool, is_numbered: bool, has_links: bool
+) -> None:
+    """Print a line for each column: what it is, on how many devices it can train, and its peak."""
+    titles, values = result.named_values([column.label for column in columns])
+    has_kinds, number_of = any(column.kind for column in columns), [""] if is_numbered else []
+    names = [*number_of, *titles, *(["kind"] if has_kinds else []), *(["link"] if has_links else [])]
+    peak = ["peak"] if peaks else []
+    table = new_table(*names, *VERDICTS, *peak, left=range(len(number_of), len(names)))
+    for number, (column, words) in enumerate(zip(columns, values, strict=True), 1):
+        counts = Counter(_verdict(row) for row in column.rows.values())
+        most = max(row.peak_memory_bytes for row in column.rows.values())
+        table.add_row(
+            *([str(number)] if is_numbered else []), *words, *([column.kind] if has_kinds else []),
+            *([column.link] if has_links else []), *(str(counts[verdict]) for verdict in VERDICTS),
+            *([units.show_bytes(most)] if peaks else []),
+        )  # fmt: skip
+    print_section(console, "Devices by answer", table, DEVICES_MORE)
+
+
+def devices_markdown(result: Sweep) -> str:
+    """The answers as a table in Markdown: a row for each device, a column for each combination and kind."""
+    checks = result.devices or {}
+    columns = _columns(checks)
+    several = len(checks) > 1
+    titles = [": ".join(filter(None, (each.label if several or not each.kind else "", each.kind))) for each in columns]
+    devices = dict.fromkeys(device for column in columns for device in column.rows)
+    rows = {device: [column.rows.get(device) for column in columns] for device in devices}
+    heads = [f"{plain_markdown(_head(check, label if several else None))}." for label, check in checks.items()]
+    cells = [[device, *(_answer(row) if row else NOTHING for row in own)] for device, own in rows.items()]
+    table = markdown_table(["device", *titles], cells)
     notes = ["of each kind's largest client at its hardest stage; %: of the budget that the round takes"]
     for label, check in checks.items():
         peaks = {row.whose: row.peak_memory_bytes for row in sorted(check.rows, key=lambda row: row.peak_memory_bytes)}
         told = ", ".join(f"{kind} {units.show_bytes(peak)}" for kind, peak in peaks.items())
-        notes.append(f"peak of {label}: {told}" if len(checks) > 1 else f"peak: {told}")
-        notes += [f"{label}: {line}" if len(checks) > 1 else line for line in _comparison_notes(check)]
-    return notes + _depends([row for check in checks.values() for row in check.rows])
+        notes.append(f"peak of {label}: {told}" if several else f"peak: {told}")
+    notes += _depends([row for check in checks.values() for row in check.rows])
+    return "\n".join([*heads, "", *table, "", *(f"- {plain_markdown(line)}" for line in notes)]) + "\n"
 
 
-def _comparison_notes(check: DeviceCheck) -> list[str]:
-    """Which of the combinations of a scenario that compares the answers are about."""
-    if not check.compared:
-        return []
-    return [f"of the scenario without its compare ({', '.join(check.compared)}); --set chooses another combination"]
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown that shows its words as they are."""
+    lines = [map(plain_markdown, titles), ["---"] * len(titles), *(map(plain_markdown, row) for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _depends(rows: Sequence[DeviceCheckRow]) -> list[str]:
@@ -126,36 +235,6 @@ def _limits(kind: str, rows: Sequence[DeviceCheckRow]) -> str:
         owners = "its owner grants" if rows[0].owners == 1 else f"{rows[0].owners:,} owners grant"
         limit = f"{owners} {low if low == high else f'{low} to {high}'}"
     return f"{kind}: peak {least if least == most else f'{least} to {most}'}; {limit}"
-
-
-def _columns(result: DeviceChecks) -> list[str]:
-    """Titles of the columns: scenario and kind, or either where the other says nothing."""
-    several = len(result.checks) > 1
-    return [
-        ": ".join(filter(None, (label if several or not kind else "", kind)))
-        for label, check in result.checks.items()
-        for kind in _shown_kinds(check)
-    ]
-
-
-def _shown_kinds(check: DeviceCheck) -> list[str]:
-    """Kinds of a scenario; a single one needs no name."""
-    kinds = list(dict.fromkeys(row.whose for row in check.rows))
-    return kinds if len(kinds) > 1 else [""]
-
-
-def _matrix(result: DeviceChecks) -> list[tuple[str, list[str]]]:
-    """Each device with its answer for each scenario and kind."""
-    tables = [(_by_device(check), _shown_kinds(check)) for check in result.checks.values()]
-    rows = []
-    for device in dict.fromkeys(device for table, _ in tables for device in table):
-        cells = []
-        for table, kinds in tables:
-            mine = table.get(device, {})
-            there = [mine.get(kind) if kind else next(iter(mine.values()), None) for kind in kinds]
-            cells += [_answer(row) if row else NOTHING for row in there]
-        rows.append((device, cells))
-    return rows
 
 
 def _answer(row: DeviceCheckRow) -> str:
@@ -226,7 +305,7 @@ def _notes(result: DeviceCheck, rows: Sequence[DeviceCheckRow]) -> list[str]:
     ]
     if any(0 < row.fitting_owners < row.owners for row in rows):
         notes.append("owners: those whose budgets it fits; the tightest budget is that of the one with least left")
-    notes += _comparison_notes(result) + _depends(rows)
+    notes += _depends(rows)
     if any(row.throttling_seconds > 0 for row in rows):
         included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
         notes.append(f"~: the device gets hot in this round and slows down; {included}")

@@ -1,18 +1,17 @@
-"""``edgefl devices check``: which devices of the library could train a scenario's clients, and at what cost."""
+"""``edgefl sweep --devices``: which devices could train a scenario's clients, and at what cost."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from edgefl.cells.cells import check_jobs
-from edgefl.cells.pricing import parallel_pricing
-from edgefl.commands.sweep.devices_chart import devices_that_fit
+from edgefl.cells.pricing import most_jobs, parallel_pricing
+from edgefl.commands.sweep.answer import DeviceCheck, DeviceCheckRow
+from edgefl.commands.sweep.sweep_grid import SweepGrid, answers_of, columns_of_cells
 from edgefl.devices import (
     BudgetOptions,
     Device,
@@ -25,80 +24,54 @@ from edgefl.devices import (
     with_runtime,
 )
 from edgefl.devices.fleet import draw_budgets
-from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.errors import UnknownName, UnknownNames
 from edgefl.planning.eligibility import Verdict, round_verdict
 from edgefl.planning.planner import Demand, Planner
 from edgefl.planning.subjects import Subject, check_stage_and_kind, subjects, works_of
 from edgefl.planning.workload import LEFT_OUT, Workload, at_hardest, hardest, stage_of_works
-from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
-from edgefl.records.record import UNSET
 from edgefl.runs.progress import OnProgress, messages, silent
+from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
-from edgefl.setup.compose import Given, commonest_link, labels_of, planner_of, scenario_of
-from edgefl.setup.progress import public_command
+from edgefl.setup.compose import commonest_link, planner_of
+
+ALL = "all"
+"""The word for all devices of the library."""
 
 Answer = Literal["yes", "no", "depends on scratch", "depends on free memory"]
 
 
-@public_command
 def check_devices(
-    scenario: Given,
-    overrides: Sequence[str] = (),
+    scenario: Scenario,
+    on_progress: OnProgress = silent,
     *,
-    devices: Sequence[str] = (),
+    devices: Sequence[str],
     link: str | None = None,
     stage: int | None = None,
     kind: str | None = None,
-    figure: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
-    on_progress: OnProgress = silent,
 ) -> DeviceCheck:
-    """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
+    """Check devices against the largest client of each kind, at the stage that is hardest on it.
 
     A device fits if that client's round fits the memory that the device has for tensors, the round's deadline, and the
-    budgets of every owner among the kind's clients, as if all of them had this device.  Nothing is trained.
-
-    Args:
-        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
-        overrides: Changes of single fields, ``"training.batch=8"``.
-        devices: Only these devices, names of the library or files; by default the whole library.
-        link: The link that prices transfers; by default the fleet's most common one.
-        stage: Only this stage of the schedule (from 1), in place of the hardest for each device.
-        kind: Only this kind of client.
-        figure: A file (png, pdf, svg) for a drawing of what fits.
-        jobs: How many processes price works, if there are more than four; by default one for each core.
-        on_progress: Called with the name of an event and its facts.
-
-    Returns:
-        A record: ``rows``, one for each device and kind, smallest memory first; if the scenario compares, rows of the
-        scenario itself, without what it compares.
-
-    Raises:
-        ScenarioError: The scenario can't be run, or has no such stage.
-        UnknownName: A device, the link or the kind is unknown (UnknownNames: several devices).
-        DeviceError: A profile is invalid.
-        RunError: The drawing can't be written.
+    budgets of every owner among the kind's clients, as if all of them had this device.  The clients of the fleet are
+    not priced.  Raises ScenarioError, or UnknownName for the link or the kind.
     """
-    if figure is not None:
-        check_figure(figure, FIGURE_FORMS)
-    if jobs is not None:
-        check_jobs(jobs)
-    whole = scenario_of(scenario, overrides)
-    runtime = whole.fleet.runtime
-    library = [with_runtime(device, runtime) for device in _load_devices(devices or device_names())]
+    runtime = scenario.fleet.runtime
     given_link = load_link(link) if link else None
-    planner = planner_of(whole, on_progress)
+    planner = planner_of(scenario, on_progress)
     setup = planner.setup
     check_stage_and_kind(stage, kind, [setup])
     over = given_link or commonest_link(setup.fleet)
-    library.sort(key=lambda device: (available_memory_bytes(device), device.name))
+    library = sorted(
+        (with_runtime(device, runtime) for device in devices_named(devices)),
+        key=lambda device: (available_memory_bytes(device), device.name),
+    )
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
     shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
     with parallel_pricing(partial(works_of, kinds=setup.clients.kinds, stages=setup.schedule.offered), [planner], jobs):
         workload = largest_workload(planner, shown)
-    granted = BudgetOptions.model_validate({}).model_copy(update={"memory": whole.fleet.budgets.memory})
+    granted = BudgetOptions.model_validate({}).model_copy(update={"memory": scenario.fleet.budgets.memory})
     rows = [
         row
         for group, subject in enumerate(shown)
@@ -107,49 +80,56 @@ def check_devices(
     ]
     order = {device.name: index for index, device in enumerate(library)}
     rows.sort(key=lambda row: order[row.device])
-    result = DeviceCheck(
-        scenario=whole.name,
+    return DeviceCheck(
+        scenario=scenario.name,
+        sets={},
         link=over.name,
         throttling=setup.fleet.throttling,
         runtime=runtime,
-        compared=list(whole.compare) or UNSET,
         rows=rows,
         predictions=len(planner.predictor.keys),
     )
-    if figure is not None:
-        draw_figure(devices_that_fit(result), Path(figure))
-    return result
 
 
-@public_command
-def check_scenarios(
-    scenarios: Sequence[Given],
-    overrides: Sequence[str] = (),
+def check_combinations(
+    grid: SweepGrid,
+    devices: Sequence[str],
+    refused: dict[str, str],
     *,
-    devices: Sequence[str] = (),
-    link: str | None = None,
-    stage: int | None = None,
-    kind: str | None = None,
-    figure: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    on_progress: OnProgress = silent,
-) -> DeviceChecks:
-    """``check_devices`` for each of several scenarios.  Raises as that does."""
-    loaded = [scenario_of(scenario, overrides) for scenario in scenarios]
-    checks = {
-        label: check_devices(
-            scenario, devices=devices, link=link, stage=stage, kind=kind, figure=figure, jobs=jobs,
-            on_progress=on_progress,
-        )
-        for label, scenario in zip(labels_of(scenarios, loaded), loaded, strict=True)
-    }  # fmt: skip
-    return DeviceChecks(checks=checks)
+    link: str | None,
+    stage: int | None,
+    kind: str | None,
+    jobs: int | None,
+    many: bool,
+    on_progress: OnProgress,
+) -> dict[str, DeviceCheck]:
+    """``check_devices`` for each combination of a grid that can be run, by label; ``refused`` gets why others can't be.
+
+    ``jobs`` combinations are checked side by side, by default those of ``many`` on all cores and others one by one.
+    Raises ScenarioError if none can be run.
+    """
+    sets = columns_of_cells(grid)
+    beside = jobs or (most_jobs() if many else 1)
+    work = partial(
+        check_devices, devices=devices, link=link, stage=stage, kind=kind,
+        jobs=1 if min(beside, len(grid.cells)) > 1 else jobs,
+    )  # fmt: skip
+    answers = answers_of(grid, work, refused, beside, on_progress)
+    return {
+        label: replace(answer, sets=sets[label])
+        for (label, _), answer in zip(grid.cells, answers, strict=True)
+        if answer is not None
+    }
 
 
-def _load_devices(names: Sequence[str]) -> list[Device]:
-    """The devices of these names, each once.  Raises UnknownNames with all that are unknown, or DeviceError."""
+def devices_named(names: Sequence[str]) -> list[Device]:
+    """The devices of these names, which commas may part, each once; ``all`` is the library.
+
+    Raises UnknownNames with all that are unknown, or DeviceError.
+    """
+    words = [word for each in names for word in each.split(",")]
     found, unknown = list[Device](), list[UnknownName]()
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(name for word in words for name in (device_names() if word == ALL else [word])):
         try:
             found.append(load_device(name))
         except UnknownName as error:

@@ -6,10 +6,11 @@ other numbers.  Nothing is predicted or trained again.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,13 @@ from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
 from edgefl.planning.workload import Workload, stage_eligibility
 from edgefl.records.record import UNSET
+from edgefl.runs.durable import replace_file
 from edgefl.runs.progress import OnProgress, silent
+from edgefl.scenario import Scenario
+
+if TYPE_CHECKING:
+    from edgefl.commands.sweep.cell_answers import Workloads
+    from edgefl.commands.sweep.stored_rows import SweepRows
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""
@@ -35,9 +42,6 @@ DRAWS = 50
 A choice, not measured: a share that holds in half of the draws has a standard error of 7 %; four times the draws, and
 the time, would halve it.
 """
-MOST_CELLS = 2_000
-"""Cells whose pairs are compared: a figure under one change takes 0.3 s of 2,000 and matrices of 32 MB, of which both
-grow with the square."""
 RESIDUALS = "residuals"
 UNKNOWN = 2.0
 """The factor of numbers that no published measurement judges.
@@ -110,6 +114,22 @@ def factor_of(text: str) -> float:
     if not float(match[1]) > 1:
         raise UnitError(f"--sensitivity {text!r}: a factor must be more than 1x; 2x multiplies and divides by two")
     return float(match[1])
+
+
+def order_of(
+    cells: Iterable[tuple[str, Scenario]],
+    workloads: Workloads,
+    factor: str,
+    store: SweepRows | None,
+    on_progress: OnProgress,
+) -> Sensitivity:
+    """The ``sensitivity`` of a sweep's cells, which ``store`` gets as a file."""
+    priced = [SensitivityCell(label, variant.fleet, workloads.workload_for(variant)) for label, variant in cells]
+    order = sensitivity(priced, factor, on_progress)
+    if store:
+        text = json.dumps(order.to_data(), indent=1, allow_nan=False)
+        replace_file(store.folder / "sensitivity.json", text.encode())
+    return order
 
 
 def sensitivity(cells: Sequence[SensitivityCell], given: str, on_progress: OnProgress = silent) -> Sensitivity:

@@ -152,12 +152,12 @@ class SweepRows:
         rows = list(rows)
         labels = {row.label for row in rows}
         stored: dict[str, CellRow] = {**self.known, **self._refused}
-        text = sweep_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
+        text = cells_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
         with writing(path := self.folder / "sweep.csv"), replacing(path) as draft:  # two shards may end together
             draft.write_bytes(text.encode())
 
 
-def sweep_csv(rows: Iterable[CellRow]) -> str:
+def cells_csv(rows: Iterable[CellRow]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
     return csv_text([flatten_row(row.to_data()) for row in rows])
 
@@ -176,10 +176,14 @@ def flatten_row(value: Mapping[str, object], prefix: str = "") -> dict[str, obje
     return flat
 
 
-NUMBERS = tuple(
-    row.name for row in fields_of(CellCosts) if row.type in ("integer", "number") and not set(row.name) & set(".[")
-)
-"""The numbers of every row."""
+@cache
+def numbers() -> tuple[str, ...]:
+    """The names of the numbers of every row."""
+    return tuple(
+        row.name for row in fields_of(CellCosts) if row.type in ("integer", "number") and not set(row.name) & set(".[")
+    )
+
+
 TRAINED = ("metrics.", "trained.")
 _INNER = (
     *("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "refused_memory_by.", "stage"),
@@ -192,8 +196,8 @@ def check_value(name: str, *, train: bool) -> None:
     """Raise UnknownName for a value that no row can have, RunError for one that only a trained cell has."""
     if name.startswith(TRAINED) and not train:
         raise RunError(f"{name} is known for trained cells only: add --train")
-    if name not in NUMBERS and not name.startswith(_INNER):
-        raise UnknownName("value", name, (*NUMBERS, "metrics.image.accuracy", "stage1.kinds.image.eligible_share"))
+    if name not in numbers() and not name.startswith(_INNER):
+        raise UnknownName("value", name, (*numbers(), "metrics.image.accuracy", "stage1.kinds.image.eligible_share"))
 
 
 def values_of(rows: Sequence[CellRow], name: str) -> list[float | None]:
@@ -201,7 +205,7 @@ def values_of(rows: Sequence[CellRow], name: str) -> list[float | None]:
     flat = [flatten_row(row.to_data()) for row in rows]
     if not any(_number(row.get(name)) is not None for row in flat):
         known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
-        if name in NUMBERS:
+        if name in numbers():
             return [None] * len(flat)
         raise UnknownName("value", name, known)
     return [_number(row.get(name)) for row in flat]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 from rich.console import Console
 from rich.table import Table
@@ -12,16 +13,21 @@ from edgefl.commands.sweep.answer import (
     CellHead,
     CellRow,
     Change,
+    KindGroup,
     MethodFrontier,
     Sensitivity,
     SmallestDevice,
     StageGroup,
     Sweep,
 )
+from edgefl.commands.sweep.devices_table import devices_markdown, markdown_table, print_devices
+from edgefl.commands.sweep.stored_rows import cells_csv
 from edgefl.drawing.text_tables import (
     DIVERGED,
     NOTHING,
+    csv_text,
     field_formatter,
+    flat,
     new_table,
     or_dash,
     percent,
@@ -54,26 +60,28 @@ IN_WORDS = {
 
 
 def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = False) -> None:
-    """Print the result of ``edgefl.sweep``: a line for each cell, and the sensitivity if that was asked for.
+    """Print the result of ``edgefl.sweep``: a line for each cell, devices and the sensitivity if they were asked for.
 
     ``full`` prints all of it: what each cell loses and costs, smallest devices, and the Pareto frontier.
     """
     console = console or screen()
     rows = result.costed_cells
-    if full:
-        _print_cells(console, result.rows)
-    else:
-        _print_lines(console, result)
+    if rows or not result.devices:
+        _print_cells(console, result.rows) if full else _print_lines(console, result)
+    if result.devices:
+        print_devices(result, console, full=full)
     _print_refused(console, result.refused_cells)
-    if full:
+    if full and rows:
         _print_totals(console, rows)
+        if len(rows) > 1:
+            _print_ratios(console, rows)
     print_at_most(console, result.at_most)
-    if full:
+    if full and rows:
         _print_energy_total(console, rows)
         _print_excluded(console, rows)
     if any(row.metrics for row in rows):
         _print_metrics(console, rows)
-    if full:
+    if full and rows:
         _print_smallest(console, rows)
         if len(rows) > 1:
             _print_frontier(console, rows, result.frontier)
@@ -81,28 +89,56 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
         _print_sensitivity(console, result.sensitivity)
 
 
-MORE = "More: --full (lost data, totals of the schedule, smallest devices, Pareto frontier), --csv, --json."
+def sweep_csv(result: Sweep) -> str:
+    """The rows as CSV; with devices those of each combination, device and kind."""
+    if not result.devices:
+        return cells_csv(result.rows)
+    several = len(result.devices) > 1 or result.axes
+    rows = [
+        ({"label": label, **check.sets} if several else {}) | flat(row)
+        for label, check in result.devices.items()
+        for row in check.rows
+    ]
+    return csv_text(rows)
 
 
-def _print_lines(console: Console, result: Sweep) -> None:
-    """A line for each cell: its values, who fits, and what the largest client's round takes."""
-    titles = [axis.removesuffix(".name").rpartition(".")[2] for axis in result.axes]
-    values = [[part.partition("=")[2] or part for part in row.label.split(",")] for row in result.rows]
-    if len(set(titles)) < len(titles) or any(len(each) != len(titles) for each in values):
-        titles, values = [""], [[row.label] for row in result.rows]
+def sweep_markdown(result: Sweep) -> str:
+    """The lines of the table in Markdown; with devices a row for each, and a column for each combination and kind."""
+    if result.devices:
+        return devices_markdown(result)
+    columns, lines, _ = _lines(result)
+    return "".join(f"{line}\n" for line in markdown_table(columns, lines))
+
+
+MORE = (
+    "More: --full (lost data, totals of the schedule, ratios, smallest devices, Pareto frontier), --as csv, --as json."
+)
+
+
+def _lines(result: Sweep) -> tuple[list[str], list[list[str]], list[int]]:
+    """A line for each cell: its values, who fits, and what the largest client's round takes; titles and texts."""
+    titles, values = result.named_values([row.label for row in result.rows])
     ever = any(row.eligible_share_ever != row.eligible_share_at_hardest_stage for row in result.costed_cells)
     columns = [*titles, "eligible", *(["ever"] if ever else []), "refused by", "peak", "round", "energy"]
-    table = new_table(*columns, left=(*range(len(titles)), columns.index("refused by")))
+    lines = list[list[str]]()
     for row, named in zip(result.rows, values, strict=True):
         if row.refused:
-            table.add_row(*named, "refused", *[NOTHING] * (len(columns) - len(titles) - 1))
+            lines.append([*named, "refused", *[NOTHING] * (len(columns) - len(titles) - 1)])
             continue
-        table.add_row(
+        lines.append([
             *named, percent(row.eligible_share_at_hardest_stage), *([percent(row.eligible_share_ever)] if ever else []),
             refusals(row.refused_by, row.refused_memory_by), units.show_bytes(row.peak_memory_bytes),
             or_dash(units.show_seconds, row.round_seconds), or_dash(units.show_joules, row.energy_joules),
-        )  # fmt: skip
-    in_some = "  Ever: in some stage." if ever else ""
+        ])  # fmt: skip
+    return columns, lines, [*range(len(titles)), columns.index("refused by")]
+
+
+def _print_lines(console: Console, result: Sweep) -> None:
+    columns, lines, left = _lines(result)
+    table = new_table(*columns, left=left)
+    for line in lines:
+        table.add_row(*line)
+    in_some = "  Ever: in some stage." if "ever" in columns else ""
     print_section(
         console, "Eligible clients, and the costs of a round", table,
         f"Eligible: in the hardest stage.{in_some}  Peak: of the largest client.  Round: of the slowest eligible one.\n"
@@ -214,6 +250,61 @@ def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
     )  # fmt: skip
 
 
+def _print_ratios(console: Console, rows: Sequence[CellRow]) -> None:
+    """Print what a client of each kind costs over the schedule, beside the first cell that has all."""
+    table = new_table("", "kind", *COMPARED, left=(0, 1))
+    _keep_labels(table, rows)
+    groups: dict[tuple[tuple[str, tuple[float | None, ...]], ...], list[CellRow]] = {}
+    for row in rows:
+        kinds = row.eligible_share_ever_by_kind
+        groups.setdefault(tuple((kind, _client_totals(row, kind)) for kind in kinds), []).append(row)
+    whole = [totals for totals in groups if all(None not in values for _, values in totals)]
+    reference = [*whole, *groups][0]
+    others = dict(reference)
+    for totals, same in groups.items():
+        label = _label(same[0]) + (f"\nand {len(same) - 1} more" if len(same) > 1 else "")
+        for kind, values in totals:
+            cells = [or_dash(show, value) for show, value in zip(COMPARED.values(), values, strict=True)]
+            if totals is not reference:
+                cells = [
+                    f"{cell} ({value / other:.2f})" if value is not None and other else cell
+                    for cell, value, other in zip_longest(cells, values, others.get(kind, ()))
+                ]
+            table.add_row(label, kind, *cells)
+            label = ""
+    print_section(
+        console, f"A client of each kind over the schedule (ratio to {groups[reference][0].label})", table,
+        "Peak memory: of the largest client.  Others: means of eligible clients, if one takes part in every round; "
+        "time: of the slowest.  None where a stage admits no client of the kind.",
+    )  # fmt: skip
+
+
+def _client_totals(row: CellRow, kind: str) -> tuple[float | None, ...]:
+    """The figures COMPARED of a client of a kind that takes part in every round of a cell's schedule."""
+    groups = [(stage.rounds, stage.kinds[kind]) for stage in row.stages if stage.rounds]
+
+    def total(value: Callable[[KindGroup], float | None]) -> float | None:
+        values = [None if (of_round := value(group)) is None else rounds * of_round for rounds, group in groups]
+        return None if None in values else sum(filter(None, values))
+
+    peak = max(group.peak_memory_bytes for _, group in groups)
+    return (
+        peak, total(lambda group: group.flops), total(lambda group: group.traffic_bytes),
+        total(lambda group: group.round_seconds), total(lambda group: group.energy_joules),
+    )  # fmt: skip
+
+
+def _all_digits(value: float) -> str:
+    """Bytes in MiB with two decimals, as in papers' tables."""
+    return f"{value / 2**20:,.2f} MiB"
+
+
+COMPARED: dict[str, Callable[[float], str]] = {
+    "peak\nmemory": _all_digits, "FLOP": units.show_flops, "traffic": _all_digits, "time": units.show_seconds,
+    "energy": units.show_joules,
+}  # fmt: skip
+
+
 def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
     """Print samples, modalities and classes that are lost over all stages, and at the stage that admits fewest."""
     table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes",
@@ -234,7 +325,7 @@ def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
     if table.row_count:
         print_section(
             console, "Data lost with the excluded clients: over all stages, and at the hardest stage", table,
-            "A modality or class is lost if no eligible client holds any of it.  By stage and kind: --json.",
+            "A modality or class is lost if no eligible client holds any of it.  By stage and kind: --as json.",
         )  # fmt: skip
 
 
@@ -290,8 +381,8 @@ def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
         console, "The smallest device that can take part", table,
         "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline "
         "and budgets of time and energy, over the fleet's most common link.  Stages with the same device "
-        "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --json."
-        + (f"\n{more} more cells: --json." if more > 0 else ""),
+        "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --as json."
+        + (f"\n{more} more cells: --as json." if more > 0 else ""),
     )  # fmt: skip
 
 
@@ -384,7 +475,7 @@ def _print_sensitivity(console: Console, sensitivity: Sensitivity) -> None:
             + (f"; {len(flip.by) - MOST_NAMED} more" if len(flip.by) > MOST_NAMED else ""),
         )  # fmt: skip
     more = len(sensitivity.flips) - MOST_LISTED
-    print_section(console, "Pairs of cells whose order changes", flips, f"{more} more: --json." if more > 0 else "")
+    print_section(console, "Pairs of cells whose order changes", flips, f"{more} more: --as json." if more > 0 else "")
 
 
 def _change(change: Change) -> str:

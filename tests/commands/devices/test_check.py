@@ -1,4 +1,4 @@
-"""What ``edgefl devices check`` computes for a large model when nothing is remembered: why it takes seconds."""
+"""What ``edgefl sweep --devices`` computes for a large model when nothing is remembered: why it takes seconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from sweeps import check_of
 
-import edgefl
 from edgefl.machine import kernel_scratch
 from edgefl.work import Call
 
@@ -29,7 +29,7 @@ def test_a_large_model_is_predicted_once_and_a_kernel_runs_once_for_all_layers_a
         monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / str(layers)))
         run.clear()
         sets = [f"model.text.config.num_hidden_layers={layers}"]
-        found = edgefl.check_devices("finetune/qwen2.5-0.5b", sets)
+        found = check_of("finetune/qwen2.5-0.5b", overrides=sets)
         assert len(found["rows"]) >= 30
         # the cost of one work, and what its kernels take
         assert len(list((tmp_path / str(layers) / "costs").iterdir())) == 2

@@ -1,9 +1,8 @@
-"""What ``edgefl explore`` offers, refuses and keeps small."""
+"""What ``edgefl sweep --page`` offers, refuses and keeps small."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from rich.console import Console
+from sweeps import asked_of, devices_page, fleet_page
 
 import edgefl
-from edgefl.commands.sweep.page import asked, choices
+from edgefl.commands.sweep.page import choices, page
 from edgefl.commands.sweep.page.presets import PresetCandidate, presets_of
-from edgefl.drawing.sliders.explore import print_explored
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import Choice, Explored, ExploredAxis, ExploredDevices, PackedColumn
+from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, PackedColumn
 from edgefl.errors import RunError, ScenarioError
 from edgefl.scenario import load
 
@@ -41,13 +39,6 @@ def numbers(column: PackedColumn) -> np.ndarray[Any, Any]:
     """The numbers of a column, as a page reads them."""
     read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
     return read if len(read) == column.length else np.full(column.length, read[0])
-
-
-def printed(record: Explored | ExploredDevices) -> str:
-    """What the command prints."""
-    told = io.StringIO()
-    print_explored(record, "page.html", Console(file=told, width=100))
-    return told.getvalue()
 
 
 @given(
@@ -84,25 +75,23 @@ def test_without_axes_it_proposes_schedules_batches_and_what_an_adapter_has(tiny
 
 def test_a_cell_that_cannot_be_run_is_kept_with_the_reason_that_sweep_gives(tiny: Tiny) -> None:
     axes = ["schedule={name: layerwise, stages: 5, rounds: 5},end-to-end", "training.batch=4,8"]
-    record = edgefl.explore(tiny(fleet=FLEET), axes, jobs=1)
+    record = fleet_page(tiny(fleet=FLEET), axes)
     rows = edgefl.sweep(tiny(fleet=FLEET), axes).to_data()["rows"]
     assert [cell.refused or None for cell in record.cells] == [row.get("refused") for row in rows]
     assert [cell.label for cell in record.cells] == [row["label"] for row in rows]
     assert [cell.at for cell in record.cells] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert sum(bool(cell.refused) for cell in record.cells) == 2 and record.start == 3
     assert [axis.own for axis in record.axes] == [1, 1]
-    text = printed(record)
-    assert "4 cells: 2 of schedule x 2 of training.batch" in text and "refused (2 of 4 cells): schedule.stages" in text
 
 
 def test_workers_price_the_same(tiny: Tiny) -> None:
     axes = ["training.batch=4,8"]
-    alone, beside = (edgefl.explore(tiny(fleet=FLEET), axes, jobs=jobs).to_data() for jobs in (1, 2))
+    alone, beside = (fleet_page(tiny(fleet=FLEET), axes, jobs).to_data() for jobs in (1, 2))
     assert alone | {"predictions": 0} == beside | {"predictions": 0}
 
 
 def test_presets_let_more_in_with_more_changes(tiny: Tiny) -> None:
-    record = edgefl.explore(tiny(fleet=FLEET), ["training.batch=8,4", "training.checkpointing=false,true"], jobs=1)
+    record = fleet_page(tiny(fleet=FLEET), ["training.batch=8,4", "training.checkpointing=false,true"])
     for preset in record.presets:
         [row] = edgefl.sweep(
             tiny(fleet=FLEET),
@@ -133,7 +122,7 @@ def test_ten_thousand_clients_take_less_than_four_megabytes(tiny: Tiny) -> None:
         fleet={"devices": ["phone-entry", "phone-mid", "raspberry-pi-4-4gb", "macbook-air-m1"],
                "links": ["lte", "wifi-5"], "budgets": FLEET["budgets"]},
     )  # fmt: skip
-    record = edgefl.explore(scenario, ["training.batch=4,8"], jobs=1)
+    record = fleet_page(scenario, ["training.batch=4,8"])
     assert record.fleets[0].rows == 10_000
     assert len(json.dumps(record.to_data(), separators=(",", ":"))) < 400_000
 
@@ -141,56 +130,71 @@ def test_ten_thousand_clients_take_less_than_four_megabytes(tiny: Tiny) -> None:
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_too_many_cells_are_counted_and_named(tiny: Tiny) -> None:
+def test_too_many_cells_are_counted_and_named(tiny: Tiny, tmp_path: Path) -> None:
     axes = ["training.batch=" + ",".join(map(str, range(1, 41))), "seed=" + ",".join(map(str, range(30)))]
     with pytest.raises(ScenarioError, match=r"40 of training\.batch x 30 of seed = 1,200 cells are more than 1,000"):
-        edgefl.explore(tiny(), axes, jobs=1)
+        edgefl.sweep(tiny(), axes, page=tmp_path / "page.html")
 
 
 def test_a_page_that_would_be_too_large_is_not_written(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked, "MOST_BYTES", 2000)
+    monkeypatch.setattr(page, "MOST_BYTES", 2000)
     with pytest.raises(
         RunError, match=r"the page would have .* MB for 1 cell of 7 clients; .* leave values out of --vary"
     ):
-        edgefl.explore(tiny(), ["training.batch=8"], out=tmp_path / "page.html", jobs=1)
+        edgefl.sweep(tiny(), ["training.batch=8"], page=tmp_path / "page.html", jobs=1)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"output": "gone/page.html"}, "the folder gone doesn't exist"),
-        ({"output": "page.pdf"}, r"its name ends in \.pdf; allowed: \.html"),
-        ({"jobs": 0}, "jobs must be 1 or more, not 0"),
+        ({"page": "gone/page.html"}, "the folder gone doesn't exist"),
+        ({"page": "page.pdf"}, r"its name ends in \.pdf; allowed: \.html"),
+        ({"page": "page.html", "jobs": 0}, "jobs must be 1 or more, not 0"),
+        ({"page": "page.html", "shard": "1/2", "out": "rows"}, "price all cells on this machine: leave out --shard"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_priced(
-    tiny: Tiny, words: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("devices", ["", "all"])
+def test_what_cannot_be_is_refused_before_anything_is_read(
+    tiny: Tiny, words: dict[str, Any], message: str, devices: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(asked, "grid_of", None)
-    for command in (edgefl.explore, edgefl.explore_devices):
-        with pytest.raises(RunError, match=message):
-            command(tiny(), **words)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=message):
+        edgefl.sweep({"method": "none such"}, devices=devices or (), **words)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_if_no_cell_can_be_run_it_says_why(tiny: Tiny) -> None:
+def test_a_page_is_of_one_scenario(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="--page takes one scenario, whose choices it has, and not 2"):
+        edgefl.sweep([tiny(), tiny()], page=tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_if_no_cell_can_be_run_it_says_why(tiny: Tiny, tmp_path: Path) -> None:
+    axes = ["schedule={name: layerwise, stages: 5, rounds: 5},{name: layerwise, stages: 6, rounds: 6}"]
     with pytest.raises(ScenarioError, match="more than the 2 blocks"):
-        edgefl.explore(
-            tiny(), ["schedule={name: layerwise, stages: 5, rounds: 5},{name: layerwise, stages: 6, rounds: 6}"]
-        )
+        edgefl.sweep(tiny(), axes, page=tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_and_page_are_of_the_same_cells(tiny: Tiny, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    result = edgefl.sweep(tiny(fleet=FLEET, schedule={"name": "end-to-end", "rounds": 2}), page=file, jobs=1)
+    cells = [cell.label for cell in asked_of(tiny(fleet=FLEET)).cells()]
+    assert [row.label for row in result.rows] == cells and len(cells) > 10
+    assert result.said == [f"page: {file}"] and all(f'"label":"{label}"' in file.read_text() for label in cells)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
-def test_devices_are_answered_as_devices_check_answers_them(tiny: Tiny) -> None:
-    scenario = tiny(fleet=FLEET)
-    record = edgefl.explore_devices(scenario, ["training.batch=4,16"], jobs=1)
-    assert len(record.cells) == 2
-    for cell, batch in zip(record.cells, (4, 16), strict=True):
-        check = edgefl.check_devices(scenario, [f"training.batch={batch}"])
+def test_devices_are_answered_as_in_the_table(tiny: Tiny) -> None:
+    record = devices_page(tiny(fleet=FLEET), ["training.batch=4,16"])
+    checks = edgefl.sweep(tiny(fleet=FLEET), ["training.batch=4,16"], devices="all").devices or {}
+    assert [cell.label for cell in record.cells] == [*checks] == ["batch=4", "batch=16"]
+    for cell, check in zip(record.cells, checks.values(), strict=True):
         found = {
             (record.devices[line.device].name, line.kind): answer
             for line, answer in zip(record.lines, cell.answers, strict=True)
@@ -201,4 +205,3 @@ def test_devices_are_answered_as_devices_check_answers_them(tiny: Tiny) -> None:
             assert answer is not None
             assert (answer.answer, answer.reason, answer.binding) == (row.answer, row.reason, row.binding)
             assert answer.peak_memory_bytes == row.peak_memory_bytes and answer.virtual_seconds == row.virtual_seconds
-    assert "Devices of the library that can train" in printed(record)

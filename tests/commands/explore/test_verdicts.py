@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import fleet_page
 
 import edgefl
 from edgefl.commands.sweep.page import shared_rows
@@ -92,7 +93,7 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def record(scenario: dict[str, Any]) -> Explored:
     schedules = "end-to-end,{name: layerwise, stages: 2, rounds: 4},{name: elastic, stages: 2, rounds: 2}"
-    return edgefl.explore(scenario, [f"schedule={schedules}", "training.batch=4,8"], jobs=1)
+    return fleet_page(scenario, [f"schedule={schedules}", "training.batch=4,8"])
 
 
 @pytest.fixture(scope="module")
@@ -264,9 +265,9 @@ def test_in_a_large_fleet_clients_share_rows_and_all_counts_stay(
         },
     )  # fmt: skip
     axes = ["training.batch=4,8", "schedule=end-to-end,{name: layerwise, stages: 2, rounds: 4}"]
-    every = edgefl.explore(scenario, axes, jobs=1)
+    every = fleet_page(scenario, axes)
     monkeypatch.setattr(shared_rows, "MOST_ROWS", 500)
-    shared = edgefl.explore(scenario, axes, jobs=1)
+    shared = fleet_page(scenario, axes)
     assert every.fleets[0].rows == 700 and shared.fleets[0].rows < 350
     assert len(str(shared.to_data())) < len(str(every.to_data()))
     clients = [{"costs": {name.name: name.most for name in every.budgets}}]
@@ -281,7 +282,7 @@ def test_in_a_large_fleet_clients_share_rows_and_all_counts_stay(
 
 def test_what_is_set_goes_before_a_choice_of_the_same_field(scenario: dict[str, Any], page: Any) -> None:
     axes = ["fleet.budgets.memory=500 kB,800 kB", "round.deadline=1 s,null"]
-    record = edgefl.explore(scenario, axes, jobs=1)
+    record = fleet_page(scenario, axes)
     states = [
         {"cell": cell, "set": set_} for cell in range(4) for set_ in ({}, {"memory": "600000"}, {"deadline": "0.5"})
     ]

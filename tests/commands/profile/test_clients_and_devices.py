@@ -12,19 +12,20 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 from rich.console import Console
+from sweeps import check_of
 
 import edgefl
 from edgefl.commands.profile.answer import Profile
 from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.table import profile_csv
+from edgefl.commands.sweep.answer import DeviceCheck
 from edgefl.commands.sweep.devices_table import print_device_check
+from edgefl.commands.sweep.table import print_sweep, sweep_csv
 from edgefl.console import main
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
-from edgefl.records.devices import DeviceCheck
-from edgefl.records.record import UNSET, Record
+from edgefl.records.record import Record
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 
@@ -117,7 +118,7 @@ def test_the_table_of_clients_counts_and_marks_them(clients: Profile) -> None:
 @pytest.fixture(scope="module")
 def checked(scenario: dict[str, Any]) -> DeviceCheck:
     """Without owners' budgets."""
-    return edgefl.check_devices({**scenario, "fleet": {**scenario["fleet"], "budgets": {}}})
+    return check_of({**scenario, "fleet": {**scenario["fleet"], "budgets": {}}})
 
 
 def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str, Any], checked: DeviceCheck) -> None:
@@ -141,7 +142,7 @@ def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str,
 
 def test_the_smallest_that_fits_is_the_sweeps(scenario: dict[str, Any]) -> None:
     limited = {**scenario, "fleet": {**scenario["fleet"], "budgets": {"seconds_per_round": "150 ms"}}}
-    rows = edgefl.check_devices(limited, stage=2)["rows"]
+    rows = check_of(limited, stage=2)["rows"]
     stage = edgefl.sweep(limited)["rows"][0]["stages"][1]
     for kind in ("image", "text"):
         mine = [row for row in rows if row["kind"] == kind]
@@ -156,9 +157,7 @@ def test_the_smallest_that_fits_is_the_sweeps(scenario: dict[str, Any]) -> None:
 def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scenario: dict[str, Any]) -> None:
     slow = {**scenario, "training": {**scenario["training"], "epochs": 20_000}}
     hot = {**slow, "fleet": {**slow["fleet"], "throttling": True}}
-    (cold,), (warm,) = (
-        edgefl.check_devices(each, devices=["raspberry-pi-4-4gb"], kind="image")["rows"] for each in (slow, hot)
-    )
+    (cold,), (warm,) = (check_of(each, ["raspberry-pi-4-4gb"], kind="image")["rows"] for each in (slow, hot))
     device = load_device("raspberry-pi-4-4gb")
     assert cold["throttling_seconds"] == warm["throttling_seconds"] > 0
     assert warm["virtual_seconds"] - cold["virtual_seconds"] == pytest.approx(cold["throttling_seconds"])
@@ -168,22 +167,19 @@ def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scena
     assert cold["throttling_seconds"] == pytest.approx(extra)
     text = shown(
         print_device_check,
-        DeviceCheck(scenario="s", link="wifi-5", throttling=True, runtime="pytorch", rows=[warm], predictions=1),
+        replace(check_of(hot, "phone-mid"), rows=[warm]),
     )
     assert "~: the device gets hot in this round and slows down; the time has that" in text
 
 
-def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: DeviceCheck, tmp_path: Path) -> None:
+def test_a_line_for_each_device(scenario: dict[str, Any], checked: DeviceCheck) -> None:
     lines = shown(print_device_check, checked).splitlines()
     assert len(lines) == len(device_names()) + 11
     assert "raspberry-pi-zero-2w" in lines[5] and lines[5].split().count("memory?") == 2
     full = shown(print_device_check, checked, full=True).splitlines()
     assert len(full) == 2 * len(device_names()) + 13
-    edgefl.check_devices(scenario, devices=["phone-mid", "raspberry-pi-zero-2w"], figure=tmp_path / "f.png")
-    with Image.open(tmp_path / "f.png") as image:
-        assert image.width > 400 and len(image.convert("RGB").getcolors(1 << 20)) > 20
     with pytest.raises(UnknownName, match="unknown device 'phone-midd'; did you mean 'phone-mid'"):
-        edgefl.check_devices(scenario, devices=["phone-midd"])
+        check_of(scenario, "all,phone-midd")
 
 
 def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -197,9 +193,11 @@ def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.C
             main(words)
         return int(ended.value.code or 0), *capsys.readouterr()
 
-    code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--json")
-    assert code == 0 and [row["kind"] for row in json.loads(out)["rows"]] == ["image", "text"]
-    code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--csv")
+    code, out, _ = call("sweep", "s.yaml", "--devices", "phone-mid", "--as", "json")
+    answer = json.loads(out)
+    assert code == 0 and [row["kind"] for row in answer["devices"]["tiny"]["rows"]] == ["image", "text"]
+    assert answer["rows"] == [] and answer["frontier"] == {}  # the fleet isn't priced
+    code, out, _ = call("sweep", "s.yaml", "--devices", "phone-mid", "--as", "csv")
     assert code == 0 and out.startswith("device,kind,stage,batch,peak_memory_bytes,")
     code, out, _ = call("profile", "s.yaml", "--clients", "--as", "csv", "--kind", "text")
     assert code == 0 and out.count("\n") == 5 and out.startswith("client,kind,samples,device,link,stage,batch,")
@@ -209,8 +207,16 @@ def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.C
     code, out, _ = call("profile", "s.yaml", "--clients", "--as", "json")
     answer = json.loads(out)
     assert code == 0 and len(answer["clients"]) == 10 and len(answer["rows"]) == 4
-    code, _, err = call("devices", "check", "s.yaml", "--figure", "f.gif")
-    assert code == 2 and "its name ends in .gif" in err
+    code, out, _ = call("sweep", "s.yaml", "--devices", "phone-mid,raspberry-pi-4-4gb", "--out", "rows")
+    assert code == 0 and "fit tiny over" in out and "Eligible clients" in out  # rows are asked for
+    for words, wrong in (
+        (("--link", "lte"), "--link, --stage and --kind are of the devices: add --devices all"),
+        (("--devices", "phone-mid", "--link", "lto"), "unknown link 'lto'; did you mean 'lte'"),
+        (("--devices", "phone-midd", "--out", "new"), "unknown device 'phone-midd'; did you mean 'phone-mid'"),
+        (("--devices", "all", "--vary", "training.bach=2"), "did you mean 'batch'"),
+    ):
+        code, _, err = call("sweep", "s.yaml", *words)
+        assert code == 2 and wrong in err and not Path("new").exists()
 
 
 # --- owners' budgets -------------------------------------------------------------------------------------------------
@@ -228,7 +234,7 @@ def test_owners_grants_count_as_in_a_fleet_of_that_device(scenario: dict[str, An
         alike = {**scenario, "data": data, "fleet": fleet}
         clients = edgefl.profile(alike, clients=True).clients
         elsewhere = {**alike, "fleet": {**fleet, "devices": "server-a5000"}}
-        for row in edgefl.check_devices(elsewhere, devices=[name], link="wifi-5").rows:
+        for row in check_of(elsewhere, [name], link="wifi-5").rows:
             mine = [client for client in clients if client.kind == row.kind]
             fitting = sum(client.eligible for client in mine)
             assert (row.owners, row.fitting_owners) == (len(mine), fitting)
@@ -243,7 +249,7 @@ def test_what_owners_grant_is_told(scenario: dict[str, Any]) -> None:
     def told(memory: object) -> str:
         budgets = {"memory": memory}
         limited = {**scenario, "fleet": {**scenario["fleet"], "budgets": budgets}}
-        return shown(print_device_check, edgefl.check_devices(limited, devices=["phone-mid", "macbook-air-m1"]))
+        return shown(print_device_check, check_of(limited, ["phone-mid", "macbook-air-m1"]))
 
     assert told("1 KiB").startswith("0 of 2 devices fit tiny over ") and "6 owners grant 1 KiB" in told("1 KiB")
     some = told({"1 KiB": "50%", "unlimited": "50%"})
@@ -261,7 +267,7 @@ def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
     answers = {}
     for most in (row.live_memory_bytes - 1, row.live_memory_bytes, row.peak_memory_bytes - 1, row.peak_memory_bytes):
         fleet = {**scenario["fleet"], "budgets": {"memory": f"{most} B"}}
-        checked = edgefl.check_devices({**on_gpu, "fleet": fleet}, devices=["desktop-rtx-3060"], stage=2, kind="image")
+        checked = check_of({**on_gpu, "fleet": fleet}, ["desktop-rtx-3060"], stage=2, kind="image")
         answers[most] = checked.rows[0].answer
         if answers[most] == "depends on scratch":
             assert "0 of 1 devices fit tiny" in (text := shown(print_device_check, checked))
@@ -279,27 +285,59 @@ def test_what_depends_on_free_memory_is_said(scenario: dict[str, Any]) -> None:
     for end, over in ((usable.low, 0), (usable.low, 1), (usable.value, 1), (usable.high, 0), (usable.high, 1)):
         taken = int(end) - row.peak_memory_bytes + over  # what is left for tensors then has the end at the peak
         lean = {**scenario, "fleet": {**fleet, "runtime": taken}}
-        checked = edgefl.check_devices(lean, devices=["phone-mid"], stage=2, kind="image")
+        checked = check_of(lean, ["phone-mid"], stage=2, kind="image")
         answers.append(checked.rows[0].answer)
     assert answers == ["yes", *["depends on free memory"] * 3, "no"]
-    zero = edgefl.check_devices(scenario, devices=["raspberry-pi-zero-2w"], kind="image")
+    zero = check_of(scenario, ["raspberry-pi-zero-2w"], kind="image")
     text = shown(print_device_check, zero)
     assert "0 of 1 devices fit tiny" in text and "1 more depending on free memory" in text and "free memory?" in text
 
 
 def test_all_unknown_devices_are_named(scenario: dict[str, Any]) -> None:
     with pytest.raises(UnknownName) as wrong:
-        edgefl.check_devices(scenario, devices=["phone-midd", "phone-mid", "pi4"])
+        check_of(scenario, ["phone-midd", "phone-mid", "pi4"])
     first, second = str(wrong.value).split("\n")
     assert "'phone-mid'" in first and "'raspberry-pi-4-4gb'" in second
 
 
-def test_what_a_scenario_compares_is_not_looked_at(scenario: dict[str, Any]) -> None:
+def test_a_scenario_that_compares_has_a_column_for_each_combination(scenario: dict[str, Any]) -> None:
     several = {**scenario, "compare": {"training.batch": [4, 8]}}
-    checked = edgefl.check_devices(several, devices=["phone-mid"])
-    assert checked.compared == ["training.batch"]
-    assert "without its compare (training.batch)" in shown(print_device_check, checked)
-    assert edgefl.check_devices(scenario, devices=["phone-mid"]).compared is UNSET
+    result = edgefl.sweep(several, devices=["phone-mid"], kind="image")
+    checks = result.devices or {}
+    assert [check.sets for check in checks.values()] == [{"training.batch": 4}, {"training.batch": 8}]
+    alone = [check_of(scenario, "phone-mid", kind="image", overrides=[f"training.batch={size}"]) for size in (4, 8)]
+    assert [check.rows for check in checks.values()] == [check.rows for check in alone]
+    text = shown(print_sweep, result)
+    assert "device     batch=4   batch=8" in text and "over lte" in text
+
+
+def test_many_combinations_have_signs_under_numbers_and_a_legend(scenario: dict[str, Any]) -> None:
+    tight = {**scenario, "name": "tight", "fleet": {**scenario["fleet"], "budgets": {"memory": "1 KiB"}}}
+    free = {**scenario, "fleet": {**scenario["fleet"], "budgets": {}}}
+    result = edgefl.sweep([free, tight], ["training.batch=4,8"], devices=["phone-mid", "raspberry-pi-zero-2w"])
+    assert result.axes == ["scenario", "training.batch"] and result.scenario == "tiny, tight"
+    file = io.StringIO()
+    print_sweep(result, Console(file=file, width=80, no_color=True, color_system=None))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    signs = {line.split()[0]: line.split()[1:] for line in lines[1:6]}
+    assert signs["device"] == [*"12345678"] and signs["phone-mid"] == [*"yyyy...."]
+    assert signs["raspberry-pi-zero-2w"] == [*"????????"]
+    legend = [line.split() for line in lines if line[:1].isdigit()]
+    assert [row[:4] for row in legend[:3]] == [["1", "tiny", "4", "image"], ["2", "tiny", "4", "text"],
+                                               ["3", "tiny", "8", "image"]]  # fmt: skip
+    assert all(row[4:7] == (["1", "0", "1"] if row[1] == "tiny" else ["0", "1", "1"]) for row in legend)
+    table = pd.read_csv(io.StringIO(sweep_csv(result)))
+    assert list(table.columns[:5]) == ["label", "scenario", "training.batch", "device", "kind"]
+    assert len(table) == 4 * 2 * 2 and set(table["scenario"]) == {"tiny", "tight"}
+
+
+def test_a_combination_that_cannot_be_run_has_no_column(scenario: dict[str, Any]) -> None:
+    result = edgefl.sweep(scenario, ["schedule.stages=1,2,3"], devices="phone-mid")
+    assert list(result.devices or {}) == ["stages=1", "stages=2"]
+    (row,) = result.rows
+    assert row.label == "stages=3" and "more than the 2 blocks" in str(row.refused)
+    assert "1 combination can't be run" in shown(print_sweep, result)
 
 
 def test_several_scenarios_stand_beside_each_other(scenario: dict[str, Any], tmp_path: Path,
@@ -315,23 +353,22 @@ def test_several_scenarios_stand_beside_each_other(scenario: dict[str, Any], tmp
 
     def call(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(("devices", "check", *words))
+            main(("sweep", *words))
         return int(ended.value.code or 0), *capsys.readouterr()
 
-    one = ("--device", "phone-mid")
+    one = ("--devices", "phone-mid")
     code, out, _ = call("a.yaml", "b.yaml", *one)
-    assert code == 0 and "1 of 1 devices fit tiny" in out and "0 of 1 devices fit tight" in out
-    assert "tiny: image" in out and "tight: text" in out and out.count("yes, device ") == out.count("no, memory ") == 2
-    code, out, _ = call("a.yaml", "b.yaml", *one, "--markdown")
+    assert code == 0 and out.count("yes ") >= 2 and "tight     image    0   1" in out
+    code, out, _ = call("a.yaml", "b.yaml", *one, "--as", "markdown")
     assert code == 0 and "| device | tiny: image | tiny: text | tight: image | tight: text |\n| --- |" in out
-    assert call("a.yaml", *one, "--markdown")[1].count("|") == 3 * 4
-    code, out, _ = call("a.yaml", "twin.yaml", *one, "--json")
-    assert code == 0 and list(json.loads(out)["checks"]) == ["a.yaml", "twin.yaml"]
-    code, out, _ = call("a.yaml", "b.yaml", *one, "--csv")
-    assert code == 0 and out.startswith("scenario,device,kind,") and out.count("\ntight,phone-mid,") == 2
-    for words, wrong in (
-        (("a.yaml", "b.yaml", "--full"), "--full takes one scenario"),
-        (("a.yaml", "--csv", "--markdown"), "--csv and --markdown can't be combined"),
-    ):
-        code, _, said = call(*words)
-        assert code == 2 and wrong in said
+    assert "1 of 1 devices fit tiny" in out and "0 of 1 devices fit tight" in out
+    assert out.count("yes, device ") == out.count("no, memory ") == 2
+    assert call("a.yaml", *one, "--as", "markdown")[1].count("|") == 3 * 4
+    code, out, _ = call("a.yaml", "twin.yaml", *one, "--as", "json")
+    answer = json.loads(out)
+    assert code == 0 and list(answer["devices"]) == ["a.yaml", "twin.yaml"]
+    assert [check["sets"]["scenario"] for check in answer["devices"].values()] == ["a.yaml", "twin.yaml"]
+    code, out, _ = call("a.yaml", "twin.yaml", *one, "--as", "csv")
+    assert code == 0 and out.startswith("label,scenario,device,kind,") and out.count("\ntwin.yaml,twin.yaml,phone") == 2
+    code, _, said = call("a.yaml", "b.yaml", "--page", "page.html")
+    assert code == 2 and "--page takes one scenario" in said and not Path("page.html").exists()

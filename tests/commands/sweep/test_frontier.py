@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.commands.sweep.answer import CellRow
-from edgefl.commands.sweep.command import AGAINST, frontiers
+from edgefl.commands.sweep.frontiers import AGAINST, frontiers
 from tests.toys.answers import recorded_sweep
 
 SOME = recorded_sweep().costed_cells[0]

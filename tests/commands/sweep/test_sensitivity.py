@@ -100,13 +100,13 @@ def found(tiny: Tiny) -> Sweep:
         model={"image": {"blocks": 2, "width": 16, "heads": 2}},
         fleet={"devices": "raspberry-pi-4-4gb", "links": "lte"},
     )
-    return edgefl.sweep(scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity_to="2x")
+    return edgefl.sweep(scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity="2x")
 
 
 def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> None:
     scenario = tiny(data=DECLARED, fleet={"devices": {"raspberry-pi-4-4gb": 0.5, "phone-mid": 0.5}, "links": "lte"})
     axes = ["payload.up=float32,int8", "training.epochs=1,3"]
-    found = edgefl.sweep(scenario, axes, sensitivity_to="residuals")["sensitivity"]
+    found = edgefl.sweep(scenario, axes, sensitivity="residuals")["sensitivity"]
     known = efficiency_of("cortex-a72", "raspberry-pi-4-4gb").error
     # no phone has rows: what a fit without a class is off by, of all CPUs
     residuals = {"raspberry-pi-4-4gb": known, "phone-mid": efficiency_of("phone-cpu", "phone-mid").error}
@@ -154,7 +154,7 @@ def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeyp
 
     scenario = tiny(data=DECLARED, fleet={"devices": "raspberry-pi-4-4gb", "links": "lte"})
     axes = ["payload.up=float32,int8", "training.epochs=1,3"]
-    honest = edgefl.sweep(scenario, axes, sensitivity_to="2x")
+    honest = edgefl.sweep(scenario, axes, sensitivity="2x")
     slow = replace(
         load_device("raspberry-pi-4-4gb"),
         seconds_per_operator=2 * load_device("raspberry-pi-4-4gb").seconds_per_operator,
@@ -173,4 +173,4 @@ def test_too_many_cells_are_refused(tiny: Tiny) -> None:
     scenario = tiny(data=DECLARED)
     values = ",".join(map(str, range(1, 2002)))
     with pytest.raises(ScenarioError, match="2001 of seed = 2,001 cells are more than 2,000"):
-        edgefl.sweep(scenario, [f"seed={values}"], sensitivity_to="2x")
+        edgefl.sweep(scenario, [f"seed={values}"], sensitivity="2x")

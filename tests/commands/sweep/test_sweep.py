@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from sweeps import check_of
 
 import edgefl
 from edgefl import units
@@ -122,7 +123,7 @@ def test_what_changes_no_step_is_priced_once(declared: dict[str, Any], tmp_path:
         assert len(swept.rows) == 2 ** len(axes) and swept.to_data()["predictions"] == alone
     assert edgefl.sweep(declared, ["training.batch=2,4,8"], out=tmp_path).predictions == 3 * alone
     assert edgefl.sweep(declared, ["training.batch=2,4,8"], out=tmp_path).predictions == 0
-    checked = edgefl.check_devices(declared)
+    checked = check_of(declared)
     assert checked.predictions == alone and len(checked.rows) == 2 * len(device_names())
 
 
@@ -266,7 +267,7 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
 
 def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], tmp_path: Path) -> None:
     folder, axes = tmp_path / "grid", ["schedule.stages=1,2,4", "training.batch=4,8"]
-    result = edgefl.sweep(declared, axes, out=folder, figure=tmp_path / "map.svg", sensitivity_to="2x")
+    result = edgefl.sweep(declared, axes, out=folder, figure=tmp_path / "map.svg", sensitivity="2x")
     rows = {row["label"]: row for row in result["rows"]}
     assert len(rows) == 6 and [label for label, row in rows.items() if "refused" in row] == [
         "stages=4,batch=4", "stages=4,batch=8"
@@ -278,7 +279,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
         "schedule": "layerwise",
     }  # fmt: skip
     # what can be run has the row, the frontier and the sensitivity that it has alone
-    alone = edgefl.sweep(declared, ["schedule.stages=1,2", "training.batch=4,8"], sensitivity_to="2x")
+    alone = edgefl.sweep(declared, ["schedule.stages=1,2", "training.batch=4,8"], sensitivity="2x")
     assert [row for row in result["rows"] if "refused" not in row] == alone["rows"]
     assert result["frontier"] == alone["frontier"] and result["sensitivity"] == alone["sensitivity"]
     with (folder / "sweep.csv").open() as file:
@@ -335,6 +336,20 @@ def test_refused_cells_are_printed_with_their_reason(declared: dict[str, Any]) -
     assert any(line.split()[:2] == ["4", "refused"] for line in lines)
     assert "2 combinations can't be run" in lines
     assert any(line.startswith("stages=4") and "refused: schedule.stages: " in line for line in lines)
+
+
+def test_full_has_a_clients_totals_by_kind_with_ratios_to_the_first_cell(declared: dict[str, Any]) -> None:
+    """The witness: the profile's client, who is like all others of its kind and holds all parts at the end too."""
+    plain = {**declared, "data": {**declared["data"], "samples": 40}, "schedule": {"name": "end-to-end", "rounds": 3}}
+    result = edgefl.sweep(plain, ["training.epochs=1,2"])
+    file = io.StringIO()
+    print_sweep(result, Console(file=file, width=200), full=True)
+    text = file.getvalue()
+    assert "A client of each kind over the schedule (ratio to epochs=1)" in text
+    for epochs, ratio in ((1, ""), (2, " (2.00)")):
+        for total in edgefl.profile(plain, [f"training.epochs={epochs}"]).totals:
+            (line,) = [line for line in text.splitlines() if units.show_flops(total.flops) + ratio in line]
+            assert f"{total.traffic_bytes / 2**20:,.2f} MiB" in line and (total.kind in line)
 
 
 ANYTHING = st.recursive(

@@ -1,1 +1,1 @@
-"""``edgefl explore``: a page in which budgets and choices are moved by hand."""
+"""``edgefl sweep --page``: what a page has in which budgets and choices are moved by hand, from a scenario."""

@@ -15,12 +15,12 @@ from edgefl.scenario.keys import key_path
 from edgefl.setup.compose import compose
 from edgefl.yaml_lines import flow
 
-MOST_CELLS = 1000
+MOST_ON_PAGE = 1000
 """Cells of a page. A choice: at the rate of the 54 below, a thousand take forty minutes on two cores."""
 MOST_PROPOSED = 54
 """Cells of a page whose choices nobody named: 3 schedules, 3 batches, 3 ranks and 2 precisions.
 
-Of ``finetune/qwen2.5-0.5b`` they take two minutes on two cores (docs/how-to/explore.md).
+Of ``finetune/qwen2.5-0.5b`` they take two minutes on two cores (docs/how-to/sliders.md).
 """
 MOST_STAGES = 4
 """Stages of the schedules that are proposed: each takes predictions. A choice, not measured."""

@@ -1,0 +1,50 @@
+"""The page that ``edgefl sweep --page`` writes: of the scenario's fleet, or with ``--devices`` of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgefl.cells.pricing import most_jobs
+from edgefl.commands.sweep.answer import DeviceCheck
+from edgefl.commands.sweep.page.asked import PageRequest
+from edgefl.commands.sweep.page.of_devices import page_of_devices
+from edgefl.commands.sweep.page.of_fleet import page_of_fleet
+from edgefl.drawing.sliders import page_of
+from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.errors import RunError
+from edgefl.runs.durable import replace_file
+from edgefl.runs.progress import OnProgress
+
+MOST_BYTES = 32_000_000
+"""Bytes of a page. A choice, not measured: a million clients take 2.6 MB, and a browser reads all before it draws."""
+
+
+def write_page(
+    asked: PageRequest,
+    path: Path,
+    refused: dict[str, str],
+    checks: Mapping[str, DeviceCheck],
+    devices: Sequence[str],
+    jobs: int | None,
+    on_progress: OnProgress,
+) -> None:
+    """Write the page of these devices, whose ``checks`` are by label, or else of the fleet, whole or not at all.
+
+    ``refused`` gets why cells can't be run.  Raises RunError if the page is too large or can't be written.
+    """
+    page: Explored | ExploredDevices
+    if devices:
+        page = page_of_devices(asked, checks, refused, devices)
+        what = f"{len(page.lines):,} rows"
+    else:
+        page = page_of_fleet(asked, refused, most_jobs() if jobs is None else jobs, on_progress)
+        what = f"{max(fleet.clients for fleet in page.fleets):,} clients"
+    content = page_of(page).encode()
+    if len(content) > MOST_BYTES:
+        cells = len(page.cells)
+        raise RunError(
+            f"the page would have {len(content) / 1e6:,.0f} MB for {cells:,} cell{'s' if cells > 1 else ''} of {what}; "
+            f"{MOST_BYTES / 1e6:,.0f} MB are the most: leave values out of --vary"
+        )
+    replace_file(path, content)
