@@ -83,6 +83,8 @@ Overrides = Annotated[
     Changes,
     option("Change a field: training.lr=1e-3. May be repeated.", "PATH=VALUE", "--set", callback=_name_sections),
 ]
+OneKind = Annotated[str | None, option("Only this kind of client.", "NAME")]
+Force = Annotated[bool, option("Overwrite an existing file.")]
 Jobs = Annotated[int, option("Run N of several runs side by side, in processes.", "N", min=1)]
 PricingJobs = Annotated[
     int | None, option("Price more than four works in N processes; default: one for each core.", "N", min=1)

@@ -18,7 +18,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.console import app, main
+from edgefl.console import load_commands, main
 from edgefl.memo import cache_folder
 
 Call = Callable[..., tuple[int, str, str]]
@@ -103,7 +103,7 @@ def test_a_file_is_loaded_for_its_command_alone(call: Call) -> None:
     assert "mine" not in registry.names("method")
     code, _, err = call("validate", "mine.yaml")
     assert code == 2 and "unknown method 'mine'" in err
-    assert "mine: FedAvg with smoothed labels" in call("methods", "mine", "--plugin", "mine.py")[1]
+    assert "mine: FedAvg with smoothed labels" in call("parts", "method", "mine", "--plugin", "mine.py")[1]
 
 
 def test_a_scenario_cannot_name_a_file(call: Call, folder: Path) -> None:
@@ -209,14 +209,14 @@ def test_rows_of_a_sweep_belong_to_the_file(call: Call) -> None:
 
 
 def test_every_command_with_a_scenario_or_a_run_takes_the_option() -> None:
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = typer.main.get_command(load_commands()).commands  # type: ignore[attr-defined]
     taken = {"SCENARIO", "SCENARIO...", "RUN", "RUN...", "RUN|SCENARIO"}
     arguments = {
         name: {param.metavar for param in command.params if param.param_type_name == "argument"}
         for name, command in commands.items()
     }
     named = {name for name, metavars in arguments.items() if metavars & taken}
-    assert {"run", "validate", "profile", "sweep", "fit", "analyse", "compare", "report"} <= named
+    assert {"run", "validate", "profile", "sweep", "fit", "analyse", "compare", "report", "export"} <= named
     lacking = {n for n in named if not any("--plugin" in param.opts for param in commands[n].params)}
     assert not lacking
 

@@ -137,9 +137,9 @@ def test_getting_started_installs_as_the_readme_does() -> None:
 
 
 def test_commands_within_the_text_exist_with_their_options_and_scenarios() -> None:
-    from edgefl.console import app
+    from edgefl.console import load_commands
 
-    commands: Any = typer.main.get_command(app)
+    commands: Any = typer.main.get_command(load_commands())
     shipped = {path.relative_to(ROOT / "scenarios").with_suffix("").as_posix() for path in SCENARIOS}
     checked = 0
     for page in PAGES:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from edgefl.console.app import app, examples
 from edgefl.console.derived import OnProgress, argument, command, option, silent
-from edgefl.console.options import Place
+from edgefl.console.options import Force, Place
 
 if TYPE_CHECKING:
     from edgefl.commands.devices.answer import Calibration, NewProfile
@@ -109,7 +109,7 @@ def new(
         option("Another number, title, type or processor: ram_bytes=8GiB. May be repeated.", "FIELD=VALUE", "--set"),
     ] = (),
     *,
-    force: Annotated[bool, option("Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> NewProfile:
     """Write a profile of your own, derived from another.
 
@@ -174,7 +174,7 @@ def calibrate(
     idle_watts: Annotated[float | str | None, option("Power when idle, likewise.", "W")] = None,
     type: Annotated[str | None, option("microcomputer, laptop, phone, ...; default: a guess.", "TYPE")] = None,
     title: Annotated[str | None, option("Title in tables; default: processor name.", "TEXT")] = None,
-    force: Annotated[bool, option("Overwrite an existing file.")] = False,
+    force: Force = False,
     on_progress: OnProgress = silent,
 ) -> Calibration:
     """Measure this machine, as a profile that a fleet can name.

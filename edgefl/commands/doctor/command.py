@@ -28,6 +28,9 @@ def doctor(
     Returns:
         ``edgefl`` (its version), ``healthy`` (no check is an error) and the ``checks``, each with its ``name``,
         ``status``, what was ``found``, and ``advice``.
+
+    Raises:
+        KeyboardInterrupt: The runs were interrupted; nothing is left of them.  What is wrong raises nothing.
     """
     from edgefl import __version__
     from edgefl.commands.doctor.answer import ERROR, Health

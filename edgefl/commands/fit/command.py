@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from edgefl.console.derived import OnProgress, command, option, silent
-from edgefl.console.options import Overrides, PricingJobs, ScenarioFile
+from edgefl.console.options import OneKind, Overrides, PricingJobs, ScenarioFile
 
 if TYPE_CHECKING:
     from edgefl.commands.fit.answer import Fit
@@ -40,7 +40,7 @@ def fit(
         str | None,
         option("Link of the device; default: the fleet's most common, of equally common ones the slowest.", "NAME"),
     ] = None,
-    kind: Annotated[str | None, option("Only this kind of client.", "NAME")] = None,
+    kind: OneKind = None,
     memory: Annotated[
         float | str | None,
         option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from edgefl.console.derived import argument, command, option
-from edgefl.console.options import shipped_and_files
+from edgefl.console.options import Force, shipped_and_files
 
 if TYPE_CHECKING:
     from edgefl.commands.new.answer import NewScenario
@@ -26,7 +26,7 @@ def new(
         ),
     ] = "quickstart",
     *,
-    force: Annotated[bool, option("Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> NewScenario:
     """Write a commented scenario to begin with.
 

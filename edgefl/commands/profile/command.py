@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from edgefl.console.derived import OnProgress, command, option, silent
-from edgefl.console.options import Overrides, Place, PricingJobs, ScenarioFile
+from edgefl.console.options import OneKind, Overrides, Place, PricingJobs, ScenarioFile
 
 if TYPE_CHECKING:
     from edgefl.commands.profile.answer import Profile
@@ -36,7 +36,7 @@ def profile(
         ),
     ] = None,
     stage: Annotated[int | None, option("Only this stage of the schedule, from 1.", "N")] = None,
-    kind: Annotated[str | None, option("Only this kind of client.", "NAME")] = None,
+    kind: OneKind = None,
     clients: Annotated[
         bool, option("A row for each client of the fleet: cost on its device at its hardest stage, verdict.")
     ] = False,

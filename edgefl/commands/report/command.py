@@ -23,7 +23,9 @@ def report(
     *,
     on_progress: OnProgress = silent,
 ) -> RunReport:
-    """A run as one HTML page, which opens without a network.
+    """A run as one HTML page.
+
+    It opens without a network: figures, tables and what draws them are in it.
 
     Returns:
         ``file``, the page.
