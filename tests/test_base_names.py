@@ -7,14 +7,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "edgefl"
 
-COMMAND = "a command has one name where it is parsed, done and printed, and its answer"
-COMMANDS = "analyse bench compare devices explain explore fit parts profile progress run sweep trace tune validate"
+VERTICAL = "each command has one: its function, how it is shown, and what it answers"
 ALLOWED = {
     "__init__": "a folder's own text",
-    **dict.fromkeys(COMMANDS.split(), COMMAND),
+    **dict.fromkeys(("command", "table", "page", "chart", "answer"), VERTICAL),
     "options": "a room's fields of the scenario",
     "steps": "the steps of works that a room adds",
-    "tables": "tables of records, and tables that are printed",
     "records": "what the simulation writes of a run, and what figures read of it",
     "fleet": "the fleet, and its figures",
     "kept": "what clients keep: in files of the run's folder, and during a run",
@@ -26,9 +24,10 @@ ALLOWED = {
     "eligibility": "the gate, and the record of its verdicts",
     "host": "what this computer is, and its record in a run",
     "rounds": "the record of a round, and the rounds that a check of a part plays",
-    "verified": "what a verification answers, and how it is printed",
     "reading": "records from lines, and the tables of a run's folder",
     "writing": "records as lines, and profiles of devices as files",
+    "derived": "commands that follow from functions, and figures that follow from a device's",
+    "devices": "the records of profiles, and the page in which they are filtered",
     "base": "what all selections have in common, and all round policies",
     "client": "a client's model, and its round on the virtual clock",
     "relays": "the relays of a fleet, what they do in a round, and their fields of records",

@@ -106,27 +106,27 @@ class Command:
     def show(self, answer: Any, form: str, full: bool) -> int:
         """Print an answer in this form, and what it has for stderr; return its exit code."""
         if self.of_answer:
-            answer = imported(self.of_answer)(answer)
+            answer = import_named(self.of_answer)(answer)
         if form == "json":
             print_json(answer)
         else:
-            printed = imported(self.forms[form])
+            printed = import_named(self.forms[form])
             takes = {"full": full} if "full" in inspect.signature(printed).parameters else {}
             sys.stdout.write(printed(answer, **takes) or "")
         code = int(getattr(answer, "exit_code", 0))
-        for line in getattr(answer, "said", ()) if form != "json" or code else ():
+        for line in getattr(answer, "notices", ()) if form != "json" or code else ():
             say(line)
         return code
 
     def add_to(self, group: typer.Typer, panel: str | None) -> None:
         """Add it to an application."""
         own = [
-            _keyword(name, Annotated[_typed(kind, each), _as_typed(name, kind, info)], _default(each))
+            _keyword(name, Annotated[_type_to_read(kind, each), _with_flags(name, kind, info)], _default(each))
             for name, (each, kind, info) in parameters_of(self.function).items()
         ]
         forms: Any = Literal[(*self.forms, "json")]
         printed = option(f"How to print it: {', '.join(get_args(forms))}.", "FORM", "--as", show_default=False)
-        own.append(_keyword("as_", Annotated[str, _as_typed("as", forms, printed)], get_args(forms)[0]))
+        own.append(_keyword("as_", Annotated[str, _with_flags("as", forms, printed)], get_args(forms)[0]))
         if self.full:
             own.append(_keyword("full", Annotated[bool, option(self.full, None, "--full")], False))
         own.append(_keyword("plugins", Annotated[list[str] | None, PLUGIN], None))
@@ -177,8 +177,8 @@ def command(
 
         public.__doc__ = docstring_of(function)
         public.__signature__ = _shown_signature(function)  # type: ignore[attr-defined]
-        said = interrupted if callable(interrupted) else _said_of(interrupted)
-        made = Command(function, public, typed, answer, forms, full, said, of_answer, plain)
+        hint = interrupted if callable(interrupted) else _hint_of(interrupted)
+        made = Command(function, public, typed, answer, forms, full, hint, of_answer, plain)
         words = made.name if parent is None else f"{parent.info.name} {made.name}"
         COMMANDS[words] = made
         panel = next((title for title, names in GROUPS.items() if words in names), None)
@@ -188,13 +188,13 @@ def command(
     return derive
 
 
-def _said_of(text: str) -> Callable[[str | None], str]:
+def _hint_of(text: str) -> Callable[[str | None], str]:
     """What is said after Ctrl-C: the text with the folder, or that there is none yet."""
 
-    def said(folder: str | None) -> str:
+    def hint(folder: str | None) -> str:
         return text.format(folder=folder) if folder is not None or "{folder}" not in text else "nothing was written"
 
-    return said
+    return hint
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, Any, Any]]:
@@ -205,7 +205,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[inspect.Param
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in PYTHON_ONLY:
-            kind, *said = get_args(_evaluated(parameter.annotation, function))
+            kind, *said = get_args(_evaluate(parameter.annotation, function))
             info = next(each for each in said if isinstance(each, OptionInfo | ArgumentInfo))
             if panel := next((each for each in said if isinstance(each, str)), None):
                 info = copy(info)  # commands share it
@@ -242,7 +242,7 @@ def _shown_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
     """An annotation, which is text in a module with ``from __future__ import annotations``; others may be unknown."""
     alone = type("_", (), {"__annotations__": {"it": annotation}, "__module__": function.__module__})
     return get_type_hints(alone, include_extras=True)["it"]
@@ -256,7 +256,7 @@ def _default(parameter: inspect.Parameter) -> Any:
     return None if parameter.default == () else parameter.default
 
 
-def _typed(kind: Any, parameter: inspect.Parameter) -> Any:
+def _type_to_read(kind: Any, parameter: inspect.Parameter) -> Any:
     """The type that is read from the command line: whole numbers, numbers, flags, and words."""
     choices = [each for each in get_args(kind) if each is not NoneType] if NoneType in get_args(kind) else [kind]
     bare = choices[0]
@@ -266,7 +266,7 @@ def _typed(kind: Any, parameter: inspect.Parameter) -> Any:
     return read | None if parameter.default is None else read
 
 
-def _as_typed(name: str, kind: Any, info: Any) -> Any:
+def _with_flags(name: str, kind: Any, info: Any) -> Any:
     """What is said of a parameter: a flag has no ``--no-``, and one of few words says which are meant."""
     info = copy(info)  # commands share it
     if kind is bool and not info.param_decls:
@@ -285,7 +285,7 @@ def _one_of(what: str, value: Any, words: Sequence[str]) -> Any:
     return value
 
 
-def imported(place: str) -> Any:
+def import_named(place: str) -> Any:
     """The function or the class that a command names as ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
@@ -294,11 +294,11 @@ def imported(place: str) -> Any:
 def _collecting(on_progress: OnProgress) -> OnProgress:
     """``on_progress``, at whose first call Python begins to look for garbage: the body has imported what it needs."""
 
-    def told(event: str, facts: Mapping[str, object]) -> None:
+    def on_event(event: str, facts: Mapping[str, object]) -> None:
         garbage.resume_collection()
         on_progress(event, facts)
 
-    return told
+    return on_event
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Answer(Record):
         return 0
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """Lines for stderr, beside the table."""
         return []
 

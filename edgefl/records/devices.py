@@ -148,6 +148,6 @@ class Library(Answer):
     """What is left out because it is broken; absent if nothing is"""
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """A line for each profile or library that is left out."""
         return [f"left out: {each.message}" for each in self.broken or ()]

@@ -20,7 +20,7 @@ from scipy.special import stdtr, stdtrit
 from edgefl import seeds
 from edgefl.arrays import Floats
 from edgefl.records.summary import SeedFigure
-from edgefl.results.names import join_names, some_names
+from edgefl.results.sentences import join_names, some_names
 from edgefl.results.spread import SeedSpread
 
 LEVEL = 0.95

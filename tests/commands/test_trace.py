@@ -31,7 +31,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     answer = edgefl.export(run, "perfetto", tmp_path_factory.mktemp("trace"))
     (file,) = answer.files
     whole = json.loads(Path(file).read_text())
-    assert answer.said[0].startswith(f"{len(whole['traceEvents']):,} events of ") and file in answer.said[0]
+    assert answer.notices[0].startswith(f"{len(whole['traceEvents']):,} events of ") and file in answer.notices[0]
     return run, whole
 
 

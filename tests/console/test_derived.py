@@ -7,14 +7,14 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pytest
 
 import edgefl
-from edgefl.console import load_commands, main
+from edgefl.console import derived, load_commands, main
 from edgefl.console.app import GROUPS, app
-from edgefl.console.derived import COMMANDS, argument, command, imported, option, parameters_of
+from edgefl.console.derived import COMMANDS, argument, command, import_named, option, parameters_of
 from edgefl.errors import RunError
 from edgefl.records.answer import Answer
 from edgefl.records.record import Record
@@ -38,7 +38,7 @@ class Shouted(Answer):
         return 3 if len(self.words) == 1 else 0
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """A line for each word."""
         return [f"said {word}" for word in self.words]
 
@@ -177,17 +177,18 @@ def test_sixteen_words_in_five_groups() -> None:
 def test_an_option_is_said_once() -> None:
     said: dict[tuple[Any, ...], set[int]] = defaultdict(set)
     for each in COMMANDS.values():
-        for name, (_, _, info) in parameters_of(each.function).items():
-            said[name, info.help].add(id(info))
+        for name, (parameter, _, info) in parameters_of(each.function).items():
+            marks = get_args(derived._evaluate(parameter.annotation, each.function))
+            said[name, info.help].add(id(next(mark for mark in marks if hasattr(mark, "param_decls"))))
     assert {key for key, places in said.items() if len(places) > 1} == set()
 
 
 def test_every_command_names_its_answer_and_forms() -> None:
     for name, each in COMMANDS.items():
-        answer = imported(each.answer)
+        answer = import_named(each.answer)
         assert issubclass(answer, Record) != (name == "doctor"), name  # whose package may be what is broken
         assert each.forms and "json" not in each.forms
-        assert all(callable(imported(form)) for form in each.forms.values()), name
+        assert all(callable(import_named(form)) for form in each.forms.values()), name
         assert all(typed.startswith(f"edgefl {name}") for typed in each.typed), name
         assert 0 < len(each.summary) <= 64, (name, each.summary)
 
@@ -204,7 +205,7 @@ def test_a_line_each_at_80_columns(call: Call, monkeypatch: pytest.MonkeyPatch) 
         assert all(row.endswith(".") for row in rows)
 
 
-HEAVY = ["torch", "numpy", "pandas", "msgspec", "pydantic", "matplotlib", "scipy"]
+HEAVY = ["torch", "numpy", "pandas", "msgspec", "matplotlib", "scipy", "rich.live"]
 
 
 @pytest.mark.parametrize("words", ["--help", *(f"{word} --help" for group in GROUPS.values() for word in group)])

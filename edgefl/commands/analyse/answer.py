@@ -189,7 +189,7 @@ class ShardOfAnalysis(Answer):
     """Those that aren't finished"""
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """How many runs are left, and what to do when they are done."""
         return [
             f"shard {self.shard} has ended; {self.left} of {self.runs} runs in {self.folder} aren't done yet",

@@ -160,6 +160,6 @@ class ComparedRuns(Answer):
     """A sentence for each run that isn't compared"""
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """A line for each run that isn't compared."""
         return [f"left out: {sentence}" for sentence in self.left_out]

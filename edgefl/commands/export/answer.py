@@ -22,7 +22,7 @@ class Exported(Answer):
     """How to show it; empty where many programs do"""
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """How to show it."""
         return [self.note] if self.note else []
 

@@ -43,6 +43,6 @@ class Parts(Answer):
     """What is left out because it is broken; absent if nothing is"""
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """A line for each part that is left out."""
         return [f"left out: {each.message}" for each in self.broken or ()]

@@ -51,7 +51,7 @@ class RunAnswer(Summary, Answer, maybe=(Summary,)):
         return FAILED if not self.finished or (fitting and not any(cell.eligible for cell in fitting)) else 0
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """Where all of it is, how it goes on, and who could train nowhere or not in a stage."""
         if self.shard:
             of = self.shard
@@ -62,7 +62,7 @@ class RunAnswer(Summary, Answer, maybe=(Summary,)):
         if not self.has_runs:
             return []
         from edgefl.results.facts import fitting_of, nobody_fits
-        from edgefl.results.names import some_names
+        from edgefl.results.sentences import some_names
 
         again = f"edgefl run --resume {self.folder}"
         lines = [f"every run: {again} --full; at equal costs: edgefl compare {self.folder}"] if self.over_seeds else []

@@ -500,7 +500,7 @@ class Sweep(OfScenario):
         return [row for row in self.rows if row.refused]
 
     @property
-    def said(self) -> list[str]:
+    def notices(self) -> list[str]:
         """Where the page is."""
         return [f"page: {self.page}"] if self.page else []
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edgefl.console.derived import OnProgress, argument, command, option, silent
-from edgefl.console.options import Address, Given, Overrides, Place, Shard, check_scenario_exists
+from edgefl.console.options import Address, Given, OneKind, Overrides, Place, Shard, check_scenario_exists
 from edgefl.console.options import shipped_and_files as completed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def sweep(
     ] = (),
     link: Annotated[str | None, option("Their link; default: the fleet's most common.", "NAME"), DEVICES] = None,
     stage: Annotated[int | None, option("Only this stage; default: the hardest of each.", "N"), DEVICES] = None,
-    kind: Annotated[str | None, option("Only this kind of client.", "NAME"), DEVICES] = None,
+    kind: Annotated[OneKind, DEVICES] = None,
     out: Annotated[
         Place | None, option("Folder for the rows (jsonl, csv), which are reused.", "DIR", "--out", "-o"), WRITES
     ] = None,
@@ -172,6 +172,6 @@ def sweep(
     if figure is not None:
         from edgefl.commands.sweep.chart import draw_sweep
 
-        draw_sweep(result, value, *space.charted, split=loaded[0].evaluation.final, path=Path(figure))
+        draw_sweep(result, value, *space.chart_axes, split=loaded[0].evaluation.final, path=Path(figure))
     on_progress("done", {"folder": None if out is None else str(out)})
     return result

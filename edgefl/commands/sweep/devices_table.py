@@ -91,7 +91,7 @@ def print_devices(result: Sweep, console: Console | None = None, *, full: bool =
 
 
 @dataclass(frozen=True)
-class _Column:
+class _DeviceColumn:
     """A combination and a kind of client, and its row for each device; a combination's only kind is not named."""
 
     label: str
@@ -105,12 +105,12 @@ class _Column:
         return self.label.replace(",", ",\n") + (f":\n{self.kind}" if self.kind else "")
 
 
-def _columns(checks: Mapping[str, DeviceCheck]) -> list[_Column]:
+def _columns(checks: Mapping[str, DeviceCheck]) -> list[_DeviceColumn]:
     found = []
     for label, check in checks.items():
         kinds = list(dict.fromkeys(row.whose for row in check.rows))
         found += [
-            _Column(label, kind if len(kinds) > 1 else "", check.link,
+            _DeviceColumn(label, kind if len(kinds) > 1 else "", check.link,
                     {row.device: row for row in check.rows if row.whose == kind})
             for kind in kinds
         ]  # fmt: skip
@@ -133,7 +133,7 @@ def _verdict(row: DeviceCheckRow) -> str:
     return row.answer if row.answer == "yes" or (row.answer == "no" and not row.fitting_owners) else "depends"
 
 
-def _answers_told(columns: Sequence[_Column], has_words: bool) -> str:
+def _answers_told(columns: Sequence[_DeviceColumn], has_words: bool) -> str:
     """What the cells mean."""
     fits = "the round at its hardest stage is within the device's memory, the deadline and every owner's budgets"
     if not has_words:
@@ -144,7 +144,7 @@ def _answers_told(columns: Sequence[_Column], has_words: bool) -> str:
 
 
 def _print_columns(
-    console: Console, result: Sweep, columns: Sequence[_Column], peaks: bool, is_numbered: bool, has_links: bool
+    console: Console, result: Sweep, columns: Sequence[_DeviceColumn], peaks: bool, is_numbered: bool, has_links: bool
 ) -> None:
     """Print a line for each column: what it is, on how many devices it can train, and its peak."""
     titles, values = result.named_values([column.label for column in columns])

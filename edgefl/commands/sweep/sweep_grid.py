@@ -46,7 +46,7 @@ class SweepGrid(Grid):
     scenario_of: Mapping[str, str]
 
     @property
-    def charted(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def chart_axes(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """The axes of a figure and their labels: one axis of all cells if combinations of values are missing."""
         if prod(map(len, self.words)) == len(self.cells):
             return self.paths, self.words

@@ -6,7 +6,7 @@ import json
 
 from edgefl import registry
 from edgefl.console.app import GROUPS, load_commands
-from edgefl.console.derived import COMMANDS, imported
+from edgefl.console.derived import COMMANDS, import_named
 from edgefl.errors import UnknownName
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
@@ -33,7 +33,7 @@ def answers() -> dict[str, type[Record]]:
     load_commands()
     order = [word for words in GROUPS.values() for word in words]
     names = sorted(COMMANDS, key=lambda name: order.index(name.split()[0]))
-    found = {name: imported(COMMANDS[name].answer) for name in names}
+    found = {name: import_named(COMMANDS[name].answer) for name in names}
     return {name: cls for name, cls in found.items() if issubclass(cls, Record)}
 
 

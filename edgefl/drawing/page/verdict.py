@@ -12,7 +12,7 @@ from edgefl.drawing.page.matrix import ALL, Groups, Matrix, eligible, rivals_amo
 from edgefl.drawing.text_tables import title_of
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import hardest, share
-from edgefl.results.names import MOST_NAMED, join_names, some_names
+from edgefl.results.sentences import MOST_NAMED, join_names, some_names
 
 
 def verdict_of(groups: Groups, matrix: Matrix) -> list[str]:

@@ -184,7 +184,7 @@ def test_rows_and_page_are_of_the_same_cells(tiny: Tiny, tmp_path: Path) -> None
     result = edgefl.sweep(tiny(fleet=FLEET, schedule={"name": "end-to-end", "rounds": 2}), page=file, jobs=1)
     cells = [cell.label for cell in asked_of(tiny(fleet=FLEET)).cells()]
     assert [row.label for row in result.rows] == cells and len(cells) > 10
-    assert result.said == [f"page: {file}"] and all(f'"label":"{label}"' in file.read_text() for label in cells)
+    assert result.notices == [f"page: {file}"] and all(f'"label":"{label}"' in file.read_text() for label in cells)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
