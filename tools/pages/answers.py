@@ -1,4 +1,4 @@
-"""The blocks of the page ``json.md``: the fields of commands' answers, from the classes that ``@command`` names."""
+"""The block of the page ``json.md``: the fields of commands' answers, from the classes that ``@command`` names."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ INLINE = 7
 
 
 def answer_blocks() -> dict[str, str]:
-    """Each block of the page by its name: the answer's own fields, then a section for each record in it.
+    """The block of the page: for each command its answer's own fields, then a section for each record in it.
 
     A record that several answers have has its section in the first.
     """
     parents = _parents()
     told: set[type[Record]] = set()
-    blocks = {}
+    parts: list[str] = []
     for name, answer in ANSWERS.items():
-        parts = [prose(answer.__doc__ or "", ()), _table(answer, parents)]
+        parts += [f"## {name}", prose(answer.__doc__ or "", ()), _table(answer, parents)]
         for record in _inside(answer):
             if record in told or record in ANSWERS.values() or _inlined(record, parents):
                 continue
             told.add(record)
             parts += [f"### {record.__name__}", prose(record.__doc__ or "", ()), _table(record, parents)]
-        blocks[name] = "\n\n".join(parts)
-    return blocks
+    return {"answers": "\n\n".join(parts)}
 
 
 def _table(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> str:
