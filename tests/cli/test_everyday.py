@@ -182,10 +182,7 @@ LIGHT = {
     "devices list": NONE - {"numpy"},
     "devices show phone-mid": NONE - {"numpy"},
 }
-LIGHT |= dict.fromkeys(
-    ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "new mine --force"),
-    NONE,
-)
+LIGHT |= dict.fromkeys(("parts", "parts data-set", "new mine --force"), NONE)
 LIGHT |= {"validate --schema": NONE, "validate --schema rounds": NONE}
 OF_RUN = {
     "report {run} -o page.html": NONE - {"numpy"},
