@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             def show(found: Found) -> None:
                 nonlocal shown
                 shown += 1
-                _show(found, given.output / f"{shown:03d}-{found.case.kind}", number)
+                _show(found, given.out / f"{shown:03d}-{found.case.kind}", number)
 
             until = started + given.seconds * (index + 1) / len(kinds)
             search(judge, kind, number, until=until, on_found=show)

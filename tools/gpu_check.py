@@ -48,8 +48,8 @@ def usage_error(chosen: argparse.Namespace) -> str:
         return f"--models {chosen.models}: 1 to {len(MODELS)}"
     if not chosen.minutes > 0:
         return f"--minutes {chosen.minutes:g}: more than 0"
-    if chosen.table and not read(Path(chosen.output) / "machine.json"):
-        return f"{chosen.output} holds no results"
+    if chosen.table and not read(Path(chosen.out) / "machine.json"):
+        return f"{chosen.out} holds no results"
     return ""
 
 
@@ -88,7 +88,7 @@ def main() -> int:
     if chosen.part is not None:
         part(chosen.part, chosen.device)
         return 0
-    folder = Path(chosen.output).resolve()
+    folder = Path(chosen.out).resolve()
     if error := usage_error(chosen) or ("" if chosen.table else prepare(chosen, folder)):
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2

@@ -261,13 +261,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; exit code 2 for an error in the arguments or files."""
     args = _parser().parse_args(arguments)
     try:
-        if args.output.exists() and not args.force:
-            raise DeviceError(f"{args.output} exists; --force replaces it")
+        if args.out.exists() and not args.force:
+            raise DeviceError(f"{args.out} exists; --force replaces it")
         if args.command == "availability":
             if args.clients is not None and args.clients < 1:
                 raise DeviceError(f"--clients must be 1 or more, not {args.clients}")
             horizon = units.SECONDS.parse(args.horizon) if args.horizon else None
-            print(availability(args.file, args.output, horizon, args.clients))
+            print(availability(args.file, args.out, horizon, args.clients))
         else:
             names = args.devices.split(",") if args.devices else None
             devices = [load_device(n) for n in names or device_names() if names or load_device(n).type == "phone"]
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flops = units.FLOPS.parse(args.sample_flops)
             if not flops:
                 raise DeviceError("--sample-flops must be above 0")
-            print(capacity(args.file, args.output, flops, devices, links))
+            print(capacity(args.file, args.out, flops, devices, links))
     except EdgeflError as error:
         print(f"import_fedscale: error: {error}", file=sys.stderr)
         return 2

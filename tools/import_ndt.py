@@ -218,15 +218,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; exit code 2 for an error in the arguments or files."""
     args = _parser().parse_args(arguments)
     try:
-        if args.output.suffix != ".yaml":
-            raise DeviceError(f"{args.output}: a profile is a .yaml file")
-        if args.output.exists() and not args.force:
-            raise DeviceError(f"{args.output} exists; --force replaces it")
+        if args.out.suffix != ".yaml":
+            raise DeviceError(f"{args.out}: a profile is a .yaml file")
+        if args.out.exists() and not args.force:
+            raise DeviceError(f"{args.out} exists; --force replaces it")
         text = profile(read(args.downloads), read(args.uploads), load_link(args.like), args.title)
-        replace_file(args.output, text.encode())
-        link = read_link(args.output)
+        replace_file(args.out, text.encode())
+        link = read_link(args.out)
         print(
-            f"written: {args.output}: {units.show_bits_per_second(link.download_bits_per_second)} down, "
+            f"written: {args.out}: {units.show_bits_per_second(link.download_bits_per_second)} down, "
             f"{units.show_bits_per_second(link.upload_bits_per_second)} up, "
             f"{units.show_seconds(link.latency_seconds)}, jitter {link.jitter:g}"
         )

@@ -368,7 +368,7 @@ def test_what_is_no_record_is_told_with_the_nearest(tmp_path: Path, monkeypatch:
     for words, message in (
         (["--schema", "ronds"], "unknown record 'ronds'; did you mean 'rounds'?"),
         (["--schema", "quickstart", "-o", "it.json"], "unknown record 'quickstart'"),
-        ([], "give a scenario, or --schema"),
+        ([], "a scenario is a file, the name of a shipped one, or a dictionary: name one, or add --schema"),
         (["quickstart", "-o", "it.json"], "--out is for --schema alone"),
     ):
         code, out, err = answer("validate", *words)

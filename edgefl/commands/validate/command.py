@@ -80,7 +80,8 @@ def validate(
             write_output(Path(out), text.encode())
         return JsonSchema(of=of, file=None if out is None else str(out), schema=json.loads(text))
     if scenario is None or out is not None:
-        raise ScenarioError("give a scenario, or --schema" if scenario is None else "--out is for --schema alone")
+        lacking = "a scenario is a file, the name of a shipped one, or a dictionary: name one, or add --schema"
+        raise ScenarioError(lacking if scenario is None else "--out is for --schema alone")
 
     from edgefl.cells.needs import check
     from edgefl.commands.validate.combination import valid_combination
