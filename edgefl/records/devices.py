@@ -46,7 +46,7 @@ Derived = Annotated[Mapping[str, float], Keys("FIGURE")]
 Shares = Annotated[Mapping[str, Share], Keys("NAME")]
 
 
-class ProfileHead(Record):
+class ProfileHead(Answer):
     """What a profile is of."""
 
     profile: str
