@@ -15,8 +15,8 @@ from edgefl.drawing.page.charts_shown import ChartGroup, ChartTable, PageChart, 
 from edgefl.drawing.page.matrix import Groups, Matrix, matrix_of
 from edgefl.drawing.page.told import besides, notices, scenario_lines
 from edgefl.drawing.page.verdict import verdict_of
-from edgefl.drawing.sliders.explore_page import HERE as VIEW
-from edgefl.drawing.sliders.explore_page import View, css_of_view, view_of
+from edgefl.drawing.sliders.slider_page import HERE as VIEW
+from edgefl.drawing.sliders.slider_page import View, css_of_view, view_of
 from edgefl.drawing.sliders.of_run import explore_run
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, read_texts, templates

@@ -23,7 +23,7 @@ PALETTE = {"fits": FITS, "other": Budget.colour, "kinds": KINDS, "parts": PARTS}
 SCRIPTS = [
     HERE / f"{name}.js"
     for name in ("verdict", "units", "parts", "state", "answer", "choices", "sliders", "axes", "marks", "fleet",
-                 "clients", "memory", "command", "explore")
+                 "clients", "memory", "command", "view")
 ]  # fmt: skip
 """The scripts of the view of a fleet, each using those before it."""
 
@@ -40,7 +40,7 @@ class View:
 
 def page_of(record: Explored | ExploredDevices) -> str:
     """The page of a fleet, or of the library's devices."""
-    template, given = ("explore.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
+    template, given = ("fleet.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
     js = read_texts(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
     shown = devices_shown(record) if isinstance(record, ExploredDevices) else None
     return (
@@ -68,4 +68,4 @@ def css_of_view() -> Markup:
     from markupsafe import Markup
 
     colours = f":root {{ --fits: {FITS}; --refused: {colour_of('memory')}; }}\n"
-    return Markup(colours) + read_texts(HERE / "explore.css")
+    return Markup(colours) + read_texts(HERE / "view.css")
