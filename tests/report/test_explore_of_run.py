@@ -15,7 +15,7 @@ import pytest
 
 import edgefl
 from edgefl.drawing.charts import records_of
-from edgefl.drawing.sliders.of_run import explore_run
+from edgefl.drawing.sliders.of_run import sliders_of_run
 from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
@@ -100,7 +100,7 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
 def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path: Path) -> None:
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"energy_total": "2 J", "memory": "1 GB"}}
     run = edgefl.run(tiny(training="none", fleet=fleet), out=tmp_path / "run")
-    assert explore_run(run, {"": records_of(run)}, "1") is None
+    assert sliders_of_run(run, {"": records_of(run)}, "1") is None
     text = Path(edgefl.report(run).file).read_text(encoding="utf-8")
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
 

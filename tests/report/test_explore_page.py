@@ -19,7 +19,7 @@ from visited_page import VisitedPage
 import edgefl
 from edgefl import units
 from edgefl.drawing.sliders import page_of
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.drawing.sliders.page_data import DeviceChoices, FleetSliders
 from tests.test_units import AMOUNTS, WORDS
 
 Tiny = Callable[..., dict[str, Any]]
@@ -35,7 +35,7 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def record(scenario: dict[str, Any]) -> Explored:
+def record(scenario: dict[str, Any]) -> FleetSliders:
     """Three schedules, one of which can't run, by two batch sizes."""
     schedules = "end-to-end,{name: layerwise, stages: 2, rounds: 2},{name: layerwise, stages: 9, rounds: 9}"
     return fleet_page(scenario, [f"schedule={schedules}", "training.batch=8,32"])
@@ -72,11 +72,11 @@ class Visit(VisitedPage):
 
 
 @pytest.fixture
-def visit(record: Explored, browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+def visit(record: FleetSliders, browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
     """Open the page of the record, or of another; whatever is open at the end is checked."""
     visits: list[Visit] = []
 
-    def opened(given: Explored | ExploredDevices = record, **options: Any) -> Visit:
+    def opened(given: FleetSliders | DeviceChoices = record, **options: Any) -> Visit:
         path = tmp_path / "page.html"
         path.write_text(page_of(given), encoding="utf-8")
         visits.append(Visit(browser, path, **options))
@@ -100,7 +100,7 @@ def sentence(counts: tuple[int, int]) -> str:
 
 
 def test_controls_move_the_answer_and_the_link_keeps_it(
-    visit: Callable[..., Visit], scenario: dict[str, Any], record: Explored
+    visit: Callable[..., Visit], scenario: dict[str, Any], record: FleetSliders
 ) -> None:
     shown = visit()
     assert shown.answer.startswith(sentence(eligible(scenario, [])))
@@ -158,7 +158,7 @@ def test_what_isnt_a_quantity_is_told_and_changes_nothing(visit: Callable[..., V
     assert "memory=much" in strange.page.locator("[data-part=notice]").inner_text()
 
 
-def test_a_choice_that_cannot_run_is_greyed_with_its_reason(visit: Callable[..., Visit], record: Explored) -> None:
+def test_a_choice_that_cannot_run_is_greyed_with_its_reason(visit: Callable[..., Visit], record: FleetSliders) -> None:
     shown = visit()
     refused = next(cell.refused for cell in record.cells if cell.refused)
     assert shown.page.locator("fieldset input:disabled").count() == 1
@@ -240,7 +240,7 @@ def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], s
 
 
 @pytest.mark.slow(smaller="test_controls_move_the_answer_and_the_link_keeps_it")
-def test_another_stage_is_looked_at(visit: Callable[..., Visit], record: Explored) -> None:
+def test_another_stage_is_looked_at(visit: Callable[..., Visit], record: FleetSliders) -> None:
     shown = visit()
     shown.choose("layerwise")
     shown.type("memory", "500 kB")
@@ -315,7 +315,7 @@ def test_nothing_is_wider_than_the_window(visit: Callable[..., Visit], width: in
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
-def test_names_of_others_are_text(visit: Callable[..., Visit], record: Explored) -> None:
+def test_names_of_others_are_text(visit: Callable[..., Visit], record: FleetSliders) -> None:
     bad = """</script><script>document.title = "owned"</script><img src=x onerror="document.title = 'owned'">"""
     choices = [replace(choice, label=f"{bad}{i}") for i, choice in enumerate(record.axes[0].choices)]
     axis = replace(record.axes[0], choices=choices)

@@ -13,7 +13,7 @@ from edgefl.commands.sweep.page.choices import MOST_ON_PAGE, propose_axes
 from edgefl.commands.sweep.page.of_devices import page_of_devices
 from edgefl.commands.sweep.page.of_fleet import page_of_fleet
 from edgefl.commands.sweep.sweep_grid import sweep_grid_of
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.drawing.sliders.page_data import DeviceChoices, FleetSliders
 from edgefl.runs.progress import silent
 from edgefl.setup.compose import scenario_of
 
@@ -33,13 +33,13 @@ def asked_of(scenario: Any, vary: Sequence[str] = ()) -> PageRequest:
     )
 
 
-def fleet_page(scenario: Any, vary: Sequence[str] = (), jobs: int = 1) -> Explored:
+def fleet_page(scenario: Any, vary: Sequence[str] = (), jobs: int = 1) -> FleetSliders:
     """What the page of a scenario's fleet has."""
     asked = asked_of(scenario, vary)
     return page_of_fleet(asked, dict(asked.grid.refused), jobs)
 
 
-def devices_page(scenario: Any, vary: Sequence[str] = ()) -> ExploredDevices:
+def devices_page(scenario: Any, vary: Sequence[str] = ()) -> DeviceChoices:
     """What the page of the library's devices has."""
     asked = asked_of(scenario, vary)
     refused = dict(asked.grid.refused)

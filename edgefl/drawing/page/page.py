@@ -15,9 +15,9 @@ from edgefl.drawing.page.charts_shown import ChartGroup, ChartTable, PageChart, 
 from edgefl.drawing.page.matrix import Groups, Matrix, matrix_of
 from edgefl.drawing.page.told import besides, notices, scenario_lines
 from edgefl.drawing.page.verdict import verdict_of
+from edgefl.drawing.sliders.of_run import sliders_of_run
 from edgefl.drawing.sliders.slider_page import HERE as VIEW
 from edgefl.drawing.sliders.slider_page import View, css_of_view, view_of
-from edgefl.drawing.sliders.of_run import explore_run
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, read_texts, templates
 from edgefl.records.record import Record, part_of
@@ -100,7 +100,7 @@ def write_page(run: Run, path: Path) -> None:
     told = _summarise_run(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
-    explored = explore_run(run, records, _version(members.values()))
+    explored = sliders_of_run(run, records, _version(members.values()))
     view = None if explored is None else view_of(explored)
 
     def charts(one: Run, of: Records) -> list[Chart]:

@@ -1,4 +1,4 @@
-"""The page of ``edgefl explore``: one HTML file that asks no network for anything.
+"""The page of ``edgefl sweep --page``: one HTML file that asks no network for anything.
 
 ``view.html`` is what it shows, the scripts compute and draw it from the record that stands in the page.
 """

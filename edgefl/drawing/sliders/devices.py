@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgefl import units
-from edgefl.drawing.sliders.page_data import CheckedCell, DeviceAnswer, ExploredDevices
+from edgefl.drawing.sliders.page_data import CheckedCell, DeviceAnswer, DeviceChoices
 from edgefl.drawing.sliders.words import title_axes
 
 SIGNS = {"yes": "✓", "no": "✗", "depends on scratch": "?", "depends on free memory": "?"}
@@ -64,7 +64,7 @@ class DevicesShown:
     refused: Sequence[tuple[str, str]]
 
 
-def devices_shown(record: ExploredDevices) -> DevicesShown:
+def devices_shown(record: DeviceChoices) -> DevicesShown:
     """The table of a record."""
     own_at = [axis.own for axis in record.axes]
     own = next((i for i, cell in enumerate(record.cells) if list(cell.at) == own_at), None)
@@ -77,17 +77,17 @@ def devices_shown(record: ExploredDevices) -> DevicesShown:
     )  # fmt: skip
 
 
-def _answers(record: ExploredDevices, kind: str, cell: CheckedCell) -> list[DeviceAnswer]:
+def _answers(record: DeviceChoices, kind: str, cell: CheckedCell) -> list[DeviceAnswer]:
     pairs = zip(record.lines, cell.answers, strict=False)  # a cell that can't run has none
     return [answer for line, answer in pairs if line.kind == kind and answer is not None]
 
 
-def _count_yes(record: ExploredDevices, kind: str) -> KindCount:
+def _count_yes(record: DeviceChoices, kind: str) -> KindCount:
     found = [_answers(record, kind, cell) for cell in record.cells]
     return KindCount(kind, [sum(each.answer == "yes" for each in answers) if answers else None for answers in found])
 
 
-def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) -> str:
+def _sentence(record: DeviceChoices, kinds: Sequence[str], own: int | None) -> str:
     """How many devices can train as each kind: as the scenario is, and with the best of the choices."""
     told: list[str] = []
     for kind in kinds:
@@ -100,7 +100,7 @@ def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) ->
     return f"Of {len(record.devices)} devices, {', '.join(told)}."
 
 
-def _heads(record: ExploredDevices) -> list[Heads]:
+def _heads(record: DeviceChoices) -> list[Heads]:
     heads, below, above = [], len(record.cells), 1
     for axis in title_axes(record.axes):
         below //= len(axis.choices)
@@ -109,7 +109,7 @@ def _heads(record: ExploredDevices) -> list[Heads]:
     return heads
 
 
-def _row(record: ExploredDevices, line: int, *, several: bool) -> DeviceKindRow:
+def _row(record: DeviceChoices, line: int, *, several: bool) -> DeviceKindRow:
     device = record.devices[record.lines[line].device]
     free = f"{units.show_bytes(device.available_memory_bytes)} for training"
     about = f"{record.lines[line].kind}, {free}" if several else free

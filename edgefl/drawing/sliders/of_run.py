@@ -17,10 +17,7 @@ from edgefl.drawing.sliders.page_columns import PageColumns
 from edgefl.drawing.sliders.page_data import (
     BudgetShare,
     Choice,
-    Explored,
-    ExploredAxis,
-    ExploredCell,
-    ExploredFleet,
+    FleetSliders,
     NamedDevice,
     NamedLink,
     Offer,
@@ -29,6 +26,9 @@ from edgefl.drawing.sliders.page_data import (
     Place,
     Preset,
     PricedCell,
+    SliderAxis,
+    SliderCell,
+    SliderFleet,
     Turn,
 )  # fmt: skip
 from edgefl.drawing.sliders.words import budget_of
@@ -44,18 +44,18 @@ Judged = Mapping[int, ShownVerdict]
 """The verdicts of a stage by client."""
 
 
-class ExploredRun(NamedTuple):
+class RunSliders(NamedTuple):
     """A run as a cell: its fleet, whose index it doesn't know yet, and who fitted in the stage that fewest fitted."""
 
     cell: PricedCell
-    fleet: ExploredFleet
+    fleet: SliderFleet
     spans: Mapping[str, tuple[float, float]]
     """What the cheapest and the most expensive client took of each budget."""
     eligible: int
     columns: Mapping[Place, PackedColumn]
 
 
-def explore_run(run: Run, records: Mapping[str, Records], version: str) -> Explored | None:
+def sliders_of_run(run: Run, records: Mapping[str, Records], version: str) -> FleetSliders | None:
     """The clients of a run, or of a comparison's runs by label, as they were judged.
 
     None where records can't say what other budgets would have done: where one stands for several clients, where the
@@ -71,19 +71,19 @@ def explore_run(run: Run, records: Mapping[str, Records], version: str) -> Explo
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    fleets = list[ExploredFleet]()
+    fleets = list[SliderFleet]()
     for part in known:
         if part.fleet not in fleets:
             fleets.append(part.fleet)
     places = list(product(*(range(len(axis.choices)) for axis in axes)))
     cells = [
-        ExploredCell(label=label, at=list(at), priced=replace(part.cell, fleet=fleets.index(part.fleet)))
+        SliderCell(label=label, at=list(at), priced=replace(part.cell, fleet=fleets.index(part.fleet)))
         for label, at, part in zip(records, places, known, strict=True)
     ]
     names = dict.fromkeys(name for part in known for name in part.spans)
     spans = {name: [part.spans[name] for part in known if name in part.spans] for name in names}
     settings = next(iter(records.values())).settings
-    return Explored(
+    return FleetSliders(
         scenario=settings.name, given=str(run.path / "scenario.yaml"), overrides=[], compares=several, edgefl=version,
         axes=axes, cells=cells, start=0, fleets=fleets, predictions=0,
         budgets=[budget_of(name, min(low for low, _ in of), max(high for _, high in of)) for name, of in spans.items()],
@@ -95,7 +95,7 @@ def explore_run(run: Run, records: Mapping[str, Records], version: str) -> Explo
     )  # fmt: skip
 
 
-def _axes(sets: Mapping[str, Mapping[str, object]]) -> list[ExploredAxis] | None:
+def _axes(sets: Mapping[str, Mapping[str, object]]) -> list[SliderAxis] | None:
     """What a comparison varies; None if its runs aren't all combinations of the values, the last varying fastest."""
     runs = list(sets.values())
     values = {path: [each for i, each in enumerate(of) if each not in of[:i]]
@@ -103,7 +103,7 @@ def _axes(sets: Mapping[str, Mapping[str, object]]) -> list[ExploredAxis] | None
     if [list(run.values()) for run in runs] != [list(each) for each in product(*values.values())]:
         return None
     return [
-        ExploredAxis(path=path, own=None, choices=[
+        SliderAxis(path=path, own=None, choices=[
             Choice(label=label, text=flow(value)) for label, value in zip(_labels(of), of, strict=True)
         ])
         for path, of in values.items()
@@ -116,8 +116,8 @@ def _labels(values: Sequence[object]) -> list[str]:
     return names if len(set(names)) == len(values) else [flow(value) for value in values]
 
 
-def _part(run: Run, records: Records) -> ExploredRun | None:
-    """A run as a cell; None as ``explore_run`` says."""
+def _part(run: Run, records: Records) -> RunSliders | None:
+    """A run as a cell; None as ``sliders_of_run`` says."""
     stages = {stage: {v.client: v for v in records.verdicts_of(stage)} for stage in records.stages}
     clients = sorted({client for judged in stages.values() for client in judged})
     if not clients or clients != list(range(sum(records.rounds[0].clients.values()))):
@@ -199,7 +199,7 @@ class _Made:
         at = {spot: i for i, spot in enumerate(self.spots)}
         self.spot = [at[(v.device, v.link, *cost)] for v, cost in zip(self.clients, costs, strict=True)]
 
-    def part(self) -> ExploredRun:
+    def part(self) -> RunSliders:
         """The run as a cell."""
         fleet = self._fleet()
         turns = [Turn(stage=stage.stage, rounds=stage.rounds, offers=[index])
@@ -215,13 +215,13 @@ class _Made:
         taken = {name: [v.costs[name] for judged in self.stages.values() for v in judged.values()]
                  for name in self.allowed}  # fmt: skip
         spans = {name: (min(costs), max(costs)) for name, costs in taken.items()}
-        return ExploredRun(cell, fleet, spans, fewest, self.columns.untold())
+        return RunSliders(cell, fleet, spans, fewest, self.columns.untold())
 
-    def _fleet(self) -> ExploredFleet:
+    def _fleet(self) -> SliderFleet:
         def indices(names: Sequence[str], of: Sequence[str]) -> str:
             return self.columns.add(np.array([names.index(each) for each in of]))
 
-        return ExploredFleet(
+        return SliderFleet(
             clients=len(self.clients), rows=len(self.clients), counts=self.columns.add(np.ones(len(self.clients), int)),
             kinds=self.kinds, kind=indices(self.kinds, [v.kind for v in self.clients]),
             devices=[

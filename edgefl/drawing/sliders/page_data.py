@@ -1,4 +1,4 @@
-"""The answer of ``edgefl explore``: what the page computes verdicts from, for every client and every cell.
+"""What is in a page of ``edgefl sweep --page``: what it computes verdicts from, for every client and every cell.
 
 Numbers that there are many of stand in ``columns``, each once; a field of the type Place says which.
 """
@@ -12,7 +12,7 @@ from edgefl.records.answer import OfScenario
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Rounds, Unit
 
 Place = str
-"""The name of a column in ``Explored.columns``."""
+"""The name of a column in ``FleetSliders.columns``."""
 
 
 class PackedColumn(Record):
@@ -35,7 +35,7 @@ class Choice(Record):
     """The value as `--vary` and `--set` take it"""
 
 
-class ExploredAxis(Record):
+class SliderAxis(Record):
     """A field of the scenario that the cells differ in."""
 
     path: str
@@ -46,7 +46,7 @@ class ExploredAxis(Record):
     """The index of the value that the scenario itself has; `null` if it is none of them"""
 
 
-class ExploredBudget(Record):
+class SliderBudget(Record):
     """A budget that can be moved."""
 
     name: str
@@ -100,7 +100,7 @@ class HeldClasses(Record):
     """Bit i % 8 (from the lowest) of a row's byte i // 8 is set where its clients hold class i: `[rows x width]`"""
 
 
-class ExploredFleet(Record):
+class SliderFleet(Record):
     """Clients, their data, devices and what their owners grant, whatever they are asked to do.
 
     A row is one client, by its number; of more than 100,000 clients it is several, if no cell tells them apart, with
@@ -216,7 +216,7 @@ class PricedCell(Record):
     """The turns of the schedule, in their order"""
 
 
-class ExploredHead(Record):
+class SliderHead(Record):
     """A combination of choices."""
 
     label: str
@@ -225,7 +225,7 @@ class ExploredHead(Record):
     """Index of the choice on each axis"""
 
 
-class ExploredCell(ExploredHead):
+class SliderCell(SliderHead):
     """A combination of choices, for every client."""
 
     refused: str | Maybe = UNSET
@@ -247,7 +247,7 @@ class Preset(Record):
     """Registered clients"""
 
 
-class ExploredScenario(OfScenario):
+class SliderScenario(OfScenario):
     """What was asked for."""
 
     given: str
@@ -258,23 +258,23 @@ class ExploredScenario(OfScenario):
     """Whether the scenario compares something itself, so that fields are varied in place of being set"""
     edgefl: str
     """Version of edgefl"""
-    axes: Sequence[ExploredAxis]
+    axes: Sequence[SliderAxis]
     """Fields that cells differ in"""
 
 
-class Explored(ExploredScenario):
+class FleetSliders(SliderScenario):
     """Every client of a fleet under every combination of choices, as the page has it.
 
     Budgets are compared in the page, so that they can be moved.
     """
 
-    cells: Sequence[ExploredCell]
+    cells: Sequence[SliderCell]
     """All combinations, the last axis running fastest"""
     start: int
     """Index of the cell that is shown first: the scenario itself, if it is among them"""
-    budgets: Sequence[ExploredBudget]
+    budgets: Sequence[SliderBudget]
     """The budgets that can be moved"""
-    fleets: Sequence[ExploredFleet]
+    fleets: Sequence[SliderFleet]
     """Fleets of the cells, usually one"""
     presets: Sequence[Preset]
     """What to begin with: the scenario first, then with more changes and more clients"""
@@ -291,7 +291,7 @@ class DeviceAnswer(Record):
     """Whether a device can do the round of a kind's largest client in a cell."""
 
     answer: str
-    """`yes`, `no`, `depends on scratch` or `depends on free memory`, as `edgefl devices check` says it"""
+    """`yes`, `no`, `depends on scratch` or `depends on free memory`, as `edgefl sweep --devices` says it"""
     reason: str
     """The verdict as a sentence"""
     binding: str | None
@@ -317,7 +317,7 @@ class DeviceLine(Record):
     """Kind of client, with its variant where variants cost different things"""
 
 
-class CheckedCell(ExploredHead):
+class CheckedCell(SliderHead):
     """A combination of choices, on every device."""
 
     refused: str | Maybe = UNSET
@@ -326,7 +326,7 @@ class CheckedCell(ExploredHead):
     """An answer for each line; `null` where the cell can't be run or the method leaves the kind out"""
 
 
-class ExploredDevices(ExploredScenario):
+class DeviceChoices(SliderScenario):
     """The library's devices, and with which choices each can train the scenario."""
 
     link: str

@@ -1,4 +1,4 @@
-"""Pages of what ``edgefl explore`` answers."""
+"""Pages with sliders, of a fleet or of devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgefl import units
 from edgefl.devices.budgets import Budget, budget_named, colour_of
 from edgefl.drawing.charts.palette import FITS, KINDS, PARTS
 from edgefl.drawing.sliders.devices import devices_shown
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.drawing.sliders.page_data import DeviceChoices, FleetSliders
 from edgefl.drawing.sliders.words import title_axes
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, read_texts, templates
@@ -38,11 +38,11 @@ class View:
     js: Markup
 
 
-def page_of(record: Explored | ExploredDevices) -> str:
+def page_of(record: FleetSliders | DeviceChoices) -> str:
     """The page of a fleet, or of the library's devices."""
-    template, given = ("fleet.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
+    template, given = ("fleet.html", view_of(record)) if isinstance(record, FleetSliders) else ("devices.html", None)
     js = read_texts(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
-    shown = devices_shown(record) if isinstance(record, ExploredDevices) else None
+    shown = devices_shown(record) if isinstance(record, DeviceChoices) else None
     return (
         templates(HERE)
         .get_template(template)
@@ -50,7 +50,7 @@ def page_of(record: Explored | ExploredDevices) -> str:
     )
 
 
-def view_of(record: Explored) -> View:
+def view_of(record: FleetSliders) -> View:
     """The view of a fleet, for a page of its own or as a section of another."""
     axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in title_axes(record.axes)]
     shown = {**PALETTE, "budgets": {budget.name: colour_of(budget.name) for budget in record.budgets}, "axes": axes}

@@ -1,4 +1,4 @@
-// Verdicts of all clients from the record of `edgefl explore` (edgefl/drawing/sliders/page_data.py), with no document.
+// Verdicts of all clients from the record of `edgefl sweep --page` (edgefl/drawing/sliders/page_data.py), with no document.
 //
 // What a page can ask about can't be computed before: its budgets move.  So `gate` is edgefl/planning/eligibility.py's,
 // `choose` that of edgefl/planning/judge.py, and `allowed` is draw_budgets of edgefl/devices/fleet.py, each once, on the

@@ -1,4 +1,4 @@
-// The page of edgefl explore: what is chosen and set, and everything that follows from it.
+// The page of edgefl sweep --page: what is chosen and set, and everything that follows from it.
 "use strict";
 
 (() => {

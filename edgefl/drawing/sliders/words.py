@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgefl.devices.budgets import budget_named, field_of
-from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, ExploredBudget
+from edgefl.drawing.sliders.page_data import Choice, SliderAxis, SliderBudget
 
 SWITCHES = {"true": "on", "false": "off"}
 
@@ -19,7 +19,7 @@ class Titled:
     choices: Sequence[str]
 
 
-def title_axes(axes: Sequence[ExploredAxis]) -> list[Titled]:
+def title_axes(axes: Sequence[SliderAxis]) -> list[Titled]:
     """An axis is called by the last part of its path, or by the whole where two end alike."""
     lasts = [_last(axis.path) for axis in axes]
     titles = [
@@ -35,7 +35,7 @@ def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _choice(axis: ExploredAxis, choice: Choice) -> str:
+def _choice(axis: SliderAxis, choice: Choice) -> str:
     """A choice's label without its axis' name before it: ``image 40, text 60`` of ``batch=image=40+text=60``."""
     label = choice.label
     for name in (axis.path, _last(axis.path)):
@@ -43,10 +43,10 @@ def _choice(axis: ExploredAxis, choice: Choice) -> str:
     return SWITCHES.get(label) or label.replace("+", ", ").replace("=", " ")
 
 
-def budget_of(name: str, least: float, most: float) -> ExploredBudget:
+def budget_of(name: str, least: float, most: float) -> SliderBudget:
     """A budget of which the cheapest and the most expensive client take this much."""
     budget = budget_named(name)
-    return ExploredBudget(
+    return SliderBudget(
         name=name, path=f"fleet.budgets.{field_of(name)}", noun=budget.noun, unit=budget.quantity.unit,
         whole=budget.quantity.whole, least=least, most=most,
     )  # fmt: skip

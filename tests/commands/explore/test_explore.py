@@ -19,7 +19,7 @@ import edgefl
 from edgefl.commands.sweep.page import choices, page
 from edgefl.commands.sweep.page.presets import PresetCandidate, presets_of
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, PackedColumn
+from edgefl.drawing.sliders.page_data import Choice, PackedColumn, SliderAxis
 from edgefl.errors import RunError, ScenarioError
 from edgefl.scenario import load
 
@@ -108,7 +108,7 @@ def test_presets_let_more_in_with_more_changes(tiny: Tiny) -> None:
 
 def test_of_presets_that_let_as_many_in_the_smaller_change_comes_first() -> None:
     axes = [
-        ExploredAxis(path=path, choices=[Choice(label="a", text="a"), Choice(label="b", text="b")], own=0)
+        SliderAxis(path=path, choices=[Choice(label="a", text="a"), Choice(label="b", text="b")], own=0)
         for path in ("training.batch", "training.checkpointing")
     ]
     cells = [(0, [0, 0], 1), (1, [0, 1], 5), (2, [1, 0], 5), (3, [1, 1], 5)]

@@ -16,7 +16,7 @@ import edgefl
 from edgefl.commands.sweep.page import shared_rows
 from edgefl.devices.budgets import BUDGETS
 from edgefl.drawing.sliders import page_of
-from edgefl.drawing.sliders.page_data import Explored
+from edgefl.drawing.sliders.page_data import FleetSliders
 from edgefl.planning.eligibility import gate
 from edgefl.planning.judge import choose_stages
 
@@ -91,13 +91,13 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def record(scenario: dict[str, Any]) -> Explored:
+def record(scenario: dict[str, Any]) -> FleetSliders:
     schedules = "end-to-end,{name: layerwise, stages: 2, rounds: 4},{name: elastic, stages: 2, rounds: 2}"
     return fleet_page(scenario, [f"schedule={schedules}", "training.batch=4,8"])
 
 
 @pytest.fixture(scope="module")
-def page(record: Explored, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def page(record: FleetSliders, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page in Chromium, with the record and what judges it as the page does."""
     path = tmp_path_factory.mktemp("explored") / "page.html"
     path.write_text(page_of(record), encoding="utf-8")
@@ -112,7 +112,7 @@ def page(record: Explored, browser: Any, tmp_path_factory: pytest.TempPathFactor
     opened.close()
 
 
-def drawn_states(record: Explored, first: list[dict[str, Any]], count: int) -> list[State]:
+def drawn_states(record: FleetSliders, first: list[dict[str, Any]], count: int) -> list[State]:
     """States in which some budgets are moved: anywhere, to what a client needs exactly, or to just less than that."""
     random, states = Random(5), list[State]()
     whole = {budget.name: budget.whole for budget in record.budgets}
@@ -185,7 +185,7 @@ def test_one_formula_judges_and_chooses_as_the_planner_does_in_1000_cells(page: 
 
 @pytest.mark.parametrize("count", [30, 200])
 def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
-    record: Explored, page: Any, scenario: dict[str, Any], count: int
+    record: FleetSliders, page: Any, scenario: dict[str, Any], count: int
 ) -> None:
     asked = [{"cell": cell, "set": {}} for cell in range(len(record.cells))]
     first = page.evaluate(JUDGE, [each["words"] for each in page.evaluate(MOVE, asked)])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edgefl import __version__
 from edgefl.commands.sweep.sweep_grid import SweepGrid, value_at
-from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, ExploredHead, ExploredScenario
+from edgefl.drawing.sliders.page_data import Choice, SliderAxis, SliderHead, SliderScenario
 from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import Given, at_most
@@ -24,10 +24,10 @@ class PageRequest(NamedTuple):
     whole: Scenario
     grid: SweepGrid
 
-    def head(self) -> ExploredScenario:
+    def head(self) -> SliderScenario:
         """The fields of a page that say what was asked for."""
         given, is_path = self.given, isinstance(self.given, os.PathLike)
-        return ExploredScenario(
+        return SliderScenario(
             scenario=self.whole.name,
             at_most=at_most(each for label, each in self.grid.cells if label not in self.grid.refused) or UNSET,
             given=os.fspath(given) if isinstance(given, str) or is_path else self.whole.name,  # type: ignore[arg-type]
@@ -37,9 +37,9 @@ class PageRequest(NamedTuple):
             axes=self.axes(),
         )
 
-    def axes(self) -> list[ExploredAxis]:
+    def axes(self) -> list[SliderAxis]:
         """The fields that cells differ in."""
-        grid, axes = self.grid, list[ExploredAxis]()
+        grid, axes = self.grid, list[SliderAxis]()
         plain = {k: v for k, v in self.whole.to_data().items() if k != "compare"}
         step = len(grid.cells)
         for path, key, values, words in zip(grid.paths, grid.keys, grid.values, grid.words, strict=True):
@@ -47,10 +47,10 @@ class PageRequest(NamedTuple):
             resolved = [value_at(grid.cells[i * step][1].to_data(), key) for i in range(len(values))]
             own = value_at(plain, key)
             choices = [Choice(label=word, text=flow(value)) for word, value in zip(words, values, strict=True)]
-            axes.append(ExploredAxis(path=path, choices=choices, own=resolved.index(own) if own in resolved else None))
+            axes.append(SliderAxis(path=path, choices=choices, own=resolved.index(own) if own in resolved else None))
         return axes
 
-    def cells(self) -> list[ExploredHead]:
+    def cells(self) -> list[SliderHead]:
         """Label and choices of each cell."""
         choices = product(*(range(len(values)) for values in self.grid.values))
-        return [ExploredHead(label=label, at=list(at)) for (label, _), at in zip(self.grid.cells, choices, strict=True)]
+        return [SliderHead(label=label, at=list(at)) for (label, _), at in zip(self.grid.cells, choices, strict=True)]

@@ -9,13 +9,13 @@ import numpy as np
 from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import ExploredFleet, HeldClasses, NamedDevice, NamedLink
+from edgefl.drawing.sliders.page_data import HeldClasses, NamedDevice, NamedLink, SliderFleet
 from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 
 
-def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> ExploredFleet:
+def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> SliderFleet:
     """The fleet of a scenario, with a row for each client."""
     fleet, clients, budgets = setup.fleet, setup.clients, scenario.fleet.budgets
     unlimited = budgets.model_copy(update={"within_device": False})
@@ -25,7 +25,7 @@ def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> Explor
     if data.classes is not None and data.classes.shape[1]:
         bits = np.packbits(data.classes > 0, axis=1, bitorder="little")
         held = HeldClasses(names=list(data.names), width=bits.shape[1], held=columns.add(bits))
-    return ExploredFleet(
+    return SliderFleet(
         clients=len(fleet),
         rows=len(fleet),
         counts=columns.add(np.ones(len(fleet), np.uint8)),

@@ -10,30 +10,32 @@ from typing import NamedTuple
 from edgefl.commands.sweep.cell_answers import Workloads
 from edgefl.commands.sweep.page.asked import PageRequest
 from edgefl.commands.sweep.page.presets import PresetCandidate, presets_of
-from edgefl.commands.sweep.page.priced_cell import BudgetRange, ExploreCellAnswer, priced_cell
+from edgefl.commands.sweep.page.priced_cell import BudgetRange, SliderCellAnswer, priced_cell
 from edgefl.commands.sweep.page.shared_rows import Needed, are_many, with_shared_rows
 from edgefl.commands.sweep.sweep_grid import answers_of
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import Explored, ExploredCell, ExploredFleet, PackedColumn, Place
+from edgefl.drawing.sliders.page_data import FleetSliders, PackedColumn, Place, SliderCell, SliderFleet
 from edgefl.drawing.sliders.words import budget_of
 from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario
 
 
-def page_of_fleet(asked: PageRequest, refused: dict[str, str], jobs: int, on_progress: OnProgress = silent) -> Explored:
+def page_of_fleet(
+    asked: PageRequest, refused: dict[str, str], jobs: int, on_progress: OnProgress = silent
+) -> FleetSliders:
     """Price the fleet's clients under every combination of choices.
 
     The page compares budgets itself, so that it needs no edgefl.  Its verdicts are those of the sweep's rows.
     ``refused`` gets why cells can't be run.  Raises ScenarioError if none can.
     """
     columns, works = dict[Place, PackedColumn](), set[str]()
-    fleets, spans = list[ExploredFleet](), dict[str, BudgetRange]()
-    cells, candidates, needed = list[ExploredCell](), list[PresetCandidate](), list[Needed]()
+    fleets, spans = list[SliderFleet](), dict[str, BudgetRange]()
+    cells, candidates, needed = list[SliderCell](), list[PresetCandidate](), list[Needed]()
     _shared_workloads.cache_clear()  # an earlier call was told its columns
     outcomes = answers_of(asked.grid, _price_cell, refused, jobs, on_progress)
     for head, outcome in zip(asked.cells(), outcomes, strict=True):
         if outcome is None:
-            cells.append(ExploredCell(**vars(head), refused=refused[head.label]))
+            cells.append(SliderCell(**vars(head), refused=refused[head.label]))
             continue
         columns |= outcome.columns
         works |= outcome.works
@@ -44,12 +46,12 @@ def page_of_fleet(asked: PageRequest, refused: dict[str, str], jobs: int, on_pro
         for name, span in answer.spans.items():
             spans[name] = span.with_(spans.get(name, span))
         candidates.append(PresetCandidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
-        cells.append(ExploredCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
+        cells.append(SliderCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
     if any(are_many(fleet.clients) for fleet in fleets):
         fleets, cells, columns = with_shared_rows(fleets, cells, needed, columns)
     about = asked.head()
     presets = presets_of(candidates, about.axes)
-    return Explored(
+    return FleetSliders(
         **vars(about),
         cells=cells,
         start=presets[0].cell,
@@ -67,7 +69,7 @@ def page_of_fleet(asked: PageRequest, refused: dict[str, str], jobs: int, on_pro
 class _Priced(NamedTuple):
     """A cell, the columns that this process hasn't given yet, and the cost keys of the works that it priced."""
 
-    answer: ExploreCellAnswer
+    answer: SliderCellAnswer
     columns: Mapping[Place, PackedColumn]
     works: frozenset[str]
 

@@ -11,7 +11,7 @@ from edgefl.commands.sweep.page.asked import PageRequest
 from edgefl.commands.sweep.page.of_devices import page_of_devices
 from edgefl.commands.sweep.page.of_fleet import page_of_fleet
 from edgefl.drawing.sliders import page_of
-from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.drawing.sliders.page_data import DeviceChoices, FleetSliders
 from edgefl.errors import RunError
 from edgefl.runs.durable import replace_file
 from edgefl.runs.progress import OnProgress
@@ -33,7 +33,7 @@ def write_page(
 
     ``refused`` gets why cells can't be run.  Raises RunError if the page is too large or can't be written.
     """
-    page: Explored | ExploredDevices
+    page: FleetSliders | DeviceChoices
     if devices:
         page = page_of_devices(asked, checks, refused, devices)
         what = f"{len(page.lines):,} rows"

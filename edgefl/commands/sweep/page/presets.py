@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from edgefl.drawing.sliders.page_data import ExploredAxis, Preset
+from edgefl.drawing.sliders.page_data import Preset, SliderAxis
 
 
 class PresetCandidate(NamedTuple):
@@ -23,7 +23,7 @@ TIERS = ("training.checkpointing", "training.loss_chunk", "training.precision", 
 """Fields by how little they change training, as ``edgefl fit`` orders them; others follow."""
 
 
-def presets_of(candidates: Sequence[PresetCandidate], axes: Sequence[ExploredAxis]) -> list[Preset]:
+def presets_of(candidates: Sequence[PresetCandidate], axes: Sequence[SliderAxis]) -> list[Preset]:
     """The scenario, or the cell nearest to it, and then cells with more changes that let more clients in.
 
     Of cells with equally many changes and clients the one whose changes change training least comes first, then the one

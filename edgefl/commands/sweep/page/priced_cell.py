@@ -12,7 +12,7 @@ from edgefl.commands.sweep.page.fleet_rows import fleet_rows
 from edgefl.commands.sweep.page.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import BudgetShare, ExploredFleet, Offer, PeakParts, Place, PricedCell, Turn
+from edgefl.drawing.sliders.page_data import BudgetShare, Offer, PeakParts, Place, PricedCell, SliderFleet, Turn
 from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility
 from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
@@ -29,21 +29,21 @@ class BudgetRange(NamedTuple):
         return BudgetRange(min(self.least, other.least), max(self.most, other.most))
 
 
-class ExploreCellAnswer(NamedTuple):
+class SliderCellAnswer(NamedTuple):
     """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants.
 
     ``needed`` has what its offers take of each budget, if the fleet is so large that clients share rows.
     """
 
     cell: PricedCell
-    fleet: ExploredFleet
+    fleet: SliderFleet
     spans: Mapping[str, BudgetRange]
     needed: list[Needed]
     eligible: int
     seconds: float | None
 
 
-def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) -> ExploreCellAnswer:
+def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) -> SliderCellAnswer:
     """The cell of a scenario; ``columns`` get its numbers."""
     setup = workload.setup
     fleet, pairs = setup.fleet, len(setup.fleet.pairs)
@@ -79,7 +79,7 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) ->
         turns=turns,
     )
     rows = fleet_rows(scenario, setup, columns)
-    return ExploreCellAnswer(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
+    return SliderCellAnswer(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
 
 
 class _Costs:

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.drawing.sliders.page_columns import PageColumns, numbers
-from edgefl.drawing.sliders.page_data import ExploredCell, ExploredFleet, PackedColumn, Place
+from edgefl.drawing.sliders.page_data import PackedColumn, Place, SliderCell, SliderFleet
 from edgefl.records.record import to_data
 
 MOST_ROWS = 100_000
@@ -31,17 +31,17 @@ class Needed(NamedTuple):
 
 
 def with_shared_rows(
-    fleets: Sequence[ExploredFleet],
-    cells: Sequence[ExploredCell],
+    fleets: Sequence[SliderFleet],
+    cells: Sequence[SliderCell],
     needed: Sequence[Needed],
     known: Mapping[Place, PackedColumn],
-) -> tuple[list[ExploredFleet], list[ExploredCell], dict[Place, PackedColumn]]:
+) -> tuple[list[SliderFleet], list[SliderCell], dict[Place, PackedColumn]]:
     """Fleets in which each client has a row, their cells and columns, as those of fleets whose clients share rows.
 
     Clients do if all cells cost them the same on equal devices and links, and the amounts that their owners grant are
     enough for the same costs; the row has the least of these amounts.  So they fit or don't, whatever is set.
     """
-    new, told, shared = PageColumns(), list(cells), list[ExploredFleet]()
+    new, told, shared = PageColumns(), list(cells), list[SliderFleet]()
     for index, fleet in enumerate(fleets):
         mine = {c: cell.priced for c, cell in enumerate(cells) if cell.priced and cell.priced.fleet == index}
         rows = _FleetRows(fleet, [cell.spot for cell in mine.values()], needed, known)
@@ -67,7 +67,7 @@ class _FleetRows:
 
     def __init__(
         self,
-        fleet: ExploredFleet,
+        fleet: SliderFleet,
         spots: Sequence[Place],
         needed: Sequence[Needed],
         known: Mapping[Place, PackedColumn],
@@ -99,7 +99,7 @@ class _FleetRows:
             steps = 2 * steps + (amounts > available[self._column(self.given.device)])
         return 2 * steps + np.isinf(amounts)
 
-    def fleet(self, columns: PageColumns) -> ExploredFleet:
+    def fleet(self, columns: PageColumns) -> SliderFleet:
         """The fleet with these rows; its columns are added."""
         given = self.given
         return replace(
