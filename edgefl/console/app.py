@@ -160,8 +160,9 @@ def load_commands(arguments: Sequence[str] = ()) -> typer.Typer:
     for word in [typed] if typed in known else known:
         import_module(f"edgefl.commands.{word}.command")
     only = copy(app)
+    only.registered_commands = [each for each in app.registered_commands if typed not in known or each.name == typed]
+    only.registered_commands.sort(key=lambda each: known.index(each.name) if each.name in known else len(known))
     if typed in known:
-        only.registered_commands = [each for each in app.registered_commands if each.name == typed]
         only.registered_groups = [each for each in app.registered_groups if each.name == typed]
     return only
 

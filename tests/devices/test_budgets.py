@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl.drawing.sliders.explore_page import view_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sweeps import check_of
@@ -24,6 +23,7 @@ from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.options import BudgetOptions
 from edgefl.drawing.charts import charts_of, records_of
 from edgefl.drawing.page.told import scenario_lines
+from edgefl.drawing.sliders.slider_page import view_of
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
 from edgefl.registry.registered import PARTS
