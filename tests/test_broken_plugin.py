@@ -100,7 +100,7 @@ WHILE = {
 @pytest.mark.parametrize("method", [*BEFORE, *WHILE])
 def test_a_fault_is_one_line_with_the_plug_in_and_its_file(call: Call, file: str, package: Path, method: str) -> None:
     command = ("validate",) if method in BEFORE else ("run",)
-    code, out, err = call(*command, file, "--set", f"method={method}", "--json")
+    code, out, err = call(*command, file, "--set", f"method={method}", "--as", "json")
     place, message = {**BEFORE, **WHILE}[method]
     last = err.splitlines()[-1]
     assert (code, out) == (2, "") and "Traceback" not in err
@@ -211,7 +211,7 @@ def test_devices_lists_the_rest_and_says_which_library_and_profile_is_broken(tmp
 import sys
 sys.path.insert(0, {str(HERE / "broken_profiles")!r})
 from edgefl.console import main
-for words in (["devices", "--json"], ["devices", "lte"]):
+for words in (["devices", "--as", "json"], ["devices", "lte"]):
     try:
         main(words)
     except SystemExit as ended:

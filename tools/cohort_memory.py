@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="0: in the run's own process")
     parser.add_argument("--rule", default="mean")
     parser.add_argument("--updates-memory", help="executor.updates_memory")
-    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--out", type=Path, help="write the figures to this file too")
     options = parser.parse_args()
     rows = []
     print(f"{'clients':>8} {'workers':>8} {'seconds':>8} {'resident MB':>12} {'private MB':>11} {'PSS of all MB':>14}")
@@ -118,8 +118,8 @@ def main() -> None:
                     f"{clients:8} {workers:8} {row['seconds']:8.1f} {sizes[0]:12.0f} {sizes[1]:11.0f} {sizes[2]:14.0f}"
                 )
                 sys.stdout.flush()
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=2))
+    if options.out is not None:
+        options.out.write_text(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

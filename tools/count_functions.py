@@ -1,6 +1,6 @@
 """Count the functions of edgefl that a rate, a price and a client's update pass through, by tracing a real command.
 
-    python tools/count_functions.py [--only rate,price,update] [--json FILE]
+    python tools/count_functions.py [--only rate,price,update] [--out FILE]
 
 Prints each function with its line and what held the value there, in the order in which they were first called, and the
 counts.  It measures the edgefl that it imports, so it compares two checkouts.
@@ -300,7 +300,7 @@ def main() -> None:
         help="the class of a client's update, or several with commas where it has one after another; "
         "default: %(default)s",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, help="a file for the lists")
+    parser.add_argument("--out", type=Path, help="a file for the lists")
     options = parser.parse_args()
     only = options.only.split(",")
     if unknown := set(only) - set(COUNTED):
@@ -321,9 +321,9 @@ def main() -> None:
             found["a client's update"] = update(Path(name), scenario, carriers)
     for title, functions in found.items():
         shown(title, functions)
-    if options.json:
+    if options.out:
         lists = {title: [each.__dict__ for each in functions] for title, functions in found.items()}
-        options.json.write_text(json.dumps(lists, indent=1), encoding="utf-8")
+        options.out.write_text(json.dumps(lists, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

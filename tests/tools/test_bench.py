@@ -537,7 +537,7 @@ def test_what_cant_be_installed_is_one_line(tmp_path: Path) -> None:
 def test_peers_prints_its_table(tmp_path: Path) -> None:
     command = [
         sys.executable, str(TOOLS / "bench.py"), "peers", "--jobs", "tiny", "--contestants", "bare-1,edgefl-1",
-        "--rounds", "2", "--json", str(tmp_path / "measuring.json"),
+        "--rounds", "2", "--out", str(tmp_path / "measuring.json"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
@@ -558,7 +558,7 @@ def test_peers_prints_its_table(tmp_path: Path) -> None:
 def test_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> None:
     command = [
         sys.executable, str(TOOLS / "bench.py"), "rounds", "--jobs", "tiny", "--workers", workers, "--rounds", "8",
-        "--json", str(tmp_path / "parts.json"),
+        "--out", str(tmp_path / "parts.json"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
@@ -590,7 +590,7 @@ def test_the_clock_is_timed_in_both_checkouts(tmp_path: Path) -> None:
     found = tmp_path / "rates.json"
     command = [
         sys.executable, str(TOOLS / "bench.py"), "clock", "--only", "buffered", "--turns", "1",
-        "--against", str(TOOLS.parent), "--json", str(found),
+        "--against", str(TOOLS.parent), "--out", str(found),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr

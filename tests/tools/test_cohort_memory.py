@@ -20,7 +20,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path: Path, workers: int, rule
     figures = tmp_path / "figures.json"
     arguments = ["--clients", "8", "32", "--workers", str(workers), "--rule", rule, "--updates-memory", "100 MB"]
     done = subprocess.run(
-        [sys.executable, str(TOOL), *arguments, "--json", str(figures)], capture_output=True, text=True, timeout=3600
+        [sys.executable, str(TOOL), *arguments, "--out", str(figures)], capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, done.stderr
     small, large = json.loads(figures.read_text())

@@ -57,7 +57,7 @@ def test_an_object_is_found_by_its_class_and_other_objects_are_not_looked_into()
 def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The names of the functions on each way, in order."""
     path = tmp_path_factory.mktemp("ways") / "found.json"
-    done = subprocess.run([sys.executable, str(TOOL), "--json", str(path)], capture_output=True, text=True, timeout=900)
+    done = subprocess.run([sys.executable, str(TOOL), "--out", str(path)], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text())
     return {title: [each["function"].partition(":")[2] for each in seen] for title, seen in found.items()}

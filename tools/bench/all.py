@@ -1,7 +1,7 @@
 """Everything that people wait for: each figure as paired ratios with their spread, beside its aim.
 
     python tools/bench.py all [--only rounds,steps,start,prices,data,fleet] [--jobs vit,cnn,big]
-                              [--against CHECKOUT [--python PYTHON]] [--json FILE]
+                              [--against CHECKOUT [--python PYTHON]] [--out FILE]
 
 Nine minutes on two idle cores; 10 GB of memory for the job big.  What is compared takes turns.  ``--against`` also
 times the commands and data sets of another checkout in the same turns, such as the version before.
@@ -318,7 +318,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--only", type=several(SECTIONS), default=list(SECTIONS), help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--jobs", type=several(JOBS), default=["vit", "cnn", "big"], help=f"of {', '.join(JOBS)}")
     add_versions(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows there too")
     chosen = parser.parse_args(arguments)
     began, rows, notes = time.monotonic(), list[Row](), list[str]()
     with tempfile.TemporaryDirectory() as made:
@@ -345,6 +345,6 @@ def main(arguments: list[str]) -> None:
     aimed = [row for row in rows if row.reached is not None]
     reached = f"{sum(row.reached is True for row in aimed)} of {len(aimed)} aims are reached"
     print(f"\n{reached}.  Ratios: medians and quartiles of turns; {(time.monotonic() - began) / 60:.0f} minutes.")
-    if chosen.json is not None:
+    if chosen.out is not None:
         report = {"machine": machine(), "rows": [asdict(row) for row in rows], "notes": notes}
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

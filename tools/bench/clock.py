@@ -1,6 +1,6 @@
 """Client-rounds a second of processor time, by how the clock plays a million clients' rounds.
 
-    python tools/bench.py clock [--only events,fifo] [--turns 5] [--against CHECKOUT [--python PYTHON]] [--json FILE]
+    python tools/bench.py clock [--only events,fifo] [--turns 5] [--against CHECKOUT [--python PYTHON]] [--out FILE]
 
 Every run has its own process and trains nothing; the seconds are those of the rounds, records included, without the
 start.  With ``--against`` each case is run in turns by both checkouts, and ratios are those of the same turn: above 1
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--only", type=several(CASES), default=list(CASES), help=f"of {', '.join(CASES)}")
     parser.add_argument("--turns", type=int, default=5, help="counted runs of each case and checkout (default 5)")
     add_versions(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rates of all turns there too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rates of all turns there too")
     chosen = parser.parse_args(arguments)
     report, lines = dict[str, list[list[float]]](), list[list[str]]()
     with tempfile.TemporaryDirectory() as made:
@@ -74,5 +74,5 @@ def main(arguments: list[str]) -> None:
             print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
     head = ["client-rounds/s", "this checkout", *(["the version before", "ratio"] if chosen.against else [])]
     print(table(head, lines))
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

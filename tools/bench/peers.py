@@ -1,7 +1,7 @@
 """Rounds of edgefl beside those of a bare loop, pfl-research and Flower, as ratios of paired rounds.
 
     python tools/bench.py peers [--jobs vit,cnn,big] [--contestants bare-1,bare-2,edgefl-1,...] [--rounds 20]
-                                [--in-a-row 5] [--big-rounds 5] [--json FILE] [--keep-environments DIR]
+                                [--in-a-row 5] [--big-rounds 5] [--out FILE] [--keep-environments DIR]
 
 Contestants take turns: each plays some rounds in a row while the others wait.  docs/explanation/performance.md has
 what is measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=20, help="compared turns of each contestant (default 20)")
     parser.add_argument("--in-a-row", type=int, default=5, metavar="N", help="rounds in a turn (default 5; big: 1)")
     parser.add_argument("--big-rounds", type=int, default=5, help="compared turns of the job big (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument(
         "--keep-environments", type=Path, metavar="DIR", help="where pfl's and Flower's environments are made and kept"
     )
@@ -168,5 +168,5 @@ def main(arguments: list[str]) -> None:
             turns, in_a_row = (chosen.big_rounds, 1) if job.name == "big" else (chosen.rounds, chosen.in_a_row)
             found = measured(job, ENTRIES, pythons, turns, in_a_row, dict(absent), Path(made) / job.name)
             report["jobs"][job.name] = found
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

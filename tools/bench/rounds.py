@@ -1,6 +1,6 @@
 """The time of an edgefl round by part: training, copies, aggregation, checkpoint, records, clock and planning.
 
-    python tools/bench.py rounds [--jobs vit,cnn,big] [--workers 1,2] [--rounds 20] [--big-rounds 5] [--json FILE]
+    python tools/bench.py rounds [--jobs vit,cnn,big] [--workers 1,2] [--rounds 20] [--big-rounds 5] [--out FILE]
 
 Medians over rounds.  Two runs of the same scenario take turns: one whose stack is looked at every two milliseconds,
 which gives the parts, and one without, which gives the whole round.  With worker processes it also says how many
@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=numbers, default=[1, 2], help="1: in one process; default 1,2")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each run (default 20)")
     parser.add_argument("--big-rounds", type=int, default=5, help="the same for the job big (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rounds there too, in seconds")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all rounds there too, in seconds")
     chosen = parser.parse_args(arguments)
     report: dict[str, dict[str, Any]] = {}
     for job in (JOBS[name] for name in chosen.jobs):
@@ -177,5 +177,5 @@ def main(arguments: list[str]) -> None:
             print(f"\nA round with clocks takes {cost} times as long as one without.", flush=True)
             if workers > 1:
                 print(f"\n{timeline(found['spans'])}", flush=True)
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
