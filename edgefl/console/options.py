@@ -81,7 +81,7 @@ RunFolder = Annotated[Place, argument("The folder of a run or of a comparison, f
 OneRun = Annotated[Place, argument("The folder of a run, finished or not: runs/quickstart.", "RUN")]
 Overrides = Annotated[
     Changes,
-    option("Change a field, such as training.lr=1e-3; may be repeated.", "PATH=VALUE", "--set", callback=_name_sections),
+    option("Change a field: training.lr=1e-3; may be repeated.", "PATH=VALUE", "--set", callback=_name_sections),
 ]
 OneKind = Annotated[str | None, option("Only this kind of client.", "NAME")]
 Force = Annotated[bool, option("Overwrite an existing file.")]
