@@ -98,7 +98,7 @@ def test_a_version_of_python(running: tuple[int, int, int], status: str) -> None
 
 
 def test_supported_versions_of_python_are_those_of_the_project() -> None:
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
     least, most = (".".join(map(str, each)) for each in (machine_checks.OLDEST_PYTHON, machine_checks.NEWEST_PYTHON))
     assert f'requires-python = ">={least}"' in text
     assert f"Python :: {most}" in text and f"Python :: 3.{machine_checks.NEWEST_PYTHON[1] + 1}" not in text
