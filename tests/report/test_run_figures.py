@@ -349,6 +349,7 @@ def test_a_run_that_evaluates_leaves_its_curves(evaluated: Run, tiny: Callable[.
     assert not any(name.startswith("metric-") for name in charts(simulated))
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_a_comparison_interrupted_after_its_last_run_gets_its_curves(evaluated: Run, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(evaluated.path, again)
