@@ -276,6 +276,21 @@ def test_nobody_can_train(call: Call, declared: str) -> None:
     assert err.index(said) < err.index("round 1/4") and err.splitlines()[-1].startswith(f"edgefl: {said}")
 
 
+def test_a_shard_says_what_is_left_to_others(call: Call, declared: str) -> None:
+    """The last shard prints the comparison, and what each prints as JSON is a record of one class."""
+    words = ("run", declared, "--set", "training=none", "--set", "compare={seed: [1, 2]}", "-o", "shares", "--shard")
+    code, out, err = call(*words, "1/2", "--as", "json")
+    read_back(RunAnswer, out)
+    assert code == 0 and json.loads(out) == {"shard": {"folder": "shares", "runs": 2, "left": 1}}
+    code, out, err = call(*words, "1/2")
+    assert (code, out) == (0, "") and err.endswith(
+        "edgefl: this shard has ended; 1 of 2 runs of shares aren't done yet\n"
+        "edgefl: when they are: edgefl run --resume shares\n"
+    )
+    code, out, err = call(*words, "2/2")
+    assert code == 0 and out.startswith("Comparison: ") and "this shard" not in err
+
+
 @pytest.mark.slow(smaller="test_nobody_can_train")
 def test_nobody_of_a_kind_or_in_one_run_can_train(call: Call, declared: str) -> None:
     """It is said, too, and the exit code is 0."""

@@ -14,7 +14,9 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import edgefl
 from edgefl import RUN_FORMAT
+from edgefl.commands.run.finished_run import CheckedRun
 from edgefl.console import main
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
@@ -433,6 +435,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert code == 1 and f"energy: {folder}/clients.jsonl:5: round 2, client 8, energy_joules" in out
     code, out = answer(str(folder), "--as", "json")
     assert code == 1 and json.loads(out)["verified"]["valid"] is False
+    run = edgefl.run(resume=folder, verify=True)
+    assert isinstance(run, CheckedRun) and run.is_finished and run.verified == verify(folder)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "clients.jsonl", "models.json", "result.json", "files.json"])
