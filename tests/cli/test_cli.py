@@ -276,6 +276,17 @@ def test_nobody_can_train(call: Call, declared: str) -> None:
     assert err.index(said) < err.index("round 1/4") and err.splitlines()[-1].startswith(f"edgefl: {said}")
 
 
+def test_what_a_run_did_before_it_diverged_is_shown_before_the_error(call: Call, trainable: str) -> None:
+    wild = ("compare={}", "data.clients={text: 4}", "training.lr=1e30", "training.optimizer=sgd")
+    code, out, err = call("run", trainable, *(word for each in wild for word in ("--set", each)), "-o", "wild")
+    assert (
+        code == 1 and out.startswith("=== ") and out.endswith("Not finished: continue with edgefl run --resume wild\n")
+    )
+    *_, again, error = err.splitlines()
+    assert again.endswith(": edgefl run --resume wild --set training.on_divergence=continue")
+    assert error.startswith("edgefl: error: the model diverged in round 1")
+
+
 def test_a_shard_says_what_is_left_to_others(call: Call, declared: str) -> None:
     """The last shard prints the comparison, and what each prints as JSON is a record of one class."""
     words = ("run", declared, "--set", "training=none", "--set", "compare={seed: [1, 2]}", "-o", "shares", "--shard")
