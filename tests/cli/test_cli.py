@@ -419,7 +419,7 @@ def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) ->
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "edgefl", "devices", "--as", "json"]
+    command = [sys.executable, "-m", "edgefl", "parts", "--as", "json"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.stderr == ""

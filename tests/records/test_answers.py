@@ -87,7 +87,7 @@ READ_BACK = {
 }
 """For each answer a command that prints it."""
 
-ELSEWHERE = {"devices calibrate", "tune", "bench", "analyse --shard"}
+ELSEWHERE = {"devices calibrate", "tune", "bench"}
 """Answers that take long to make: the tests of their commands read them back."""
 
 
@@ -117,7 +117,7 @@ def test_what_is_printed_is_what_its_class_says(
 
 
 def test_every_answer_is_read_back() -> None:
-    assert {*READ_BACK} | ELSEWHERE == {*ANSWERS, "verify", "analyse --shard"}  # what two commands answer beside
+    assert {*READ_BACK} | ELSEWHERE == {*ANSWERS, "verify"}
     assert all(issubclass(cls, Answer) for cls in ANSWERS.values())
 
 
