@@ -12,20 +12,13 @@ from tools.pages.markdown import capital, first_paragraph, page, table
 
 EXIT_CODES = {
     "new": ("the scenario is written", "", ""),
-    "run": (
-        "every run is finished, and clients could train in one at least; with `--verify`, every rule holds",
-        "a client's or the server's work failed while it ran; every run is finished, but no client fits its budgets in "
-        "any; with `--verify`, a rule is broken",
-        "finished rounds are kept: `edgefl run --resume DIR` goes on",
-    ),
     "validate": ("the scenario can be run; the schema is printed or written", "", ""),
-    "compare": ("the rows are printed", "", ""),
-    "report": ("the page is written", "", ""),
-    "explain": ("the round is explained", "", ""),
-    "export": (
-        "tables, logs, figures or towers are written",
+    "parts": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "devices": (
+        "the list or the profile is printed, the machine was measured, or the file is written; parts that "
+        "are broken are named on stderr",
         "",
-        "the folder may be incomplete; the same command renews it",
+        "nothing is written; `calibrate --serve` always ends so",
     ),
     "profile": ("the profile is printed", "with `--against`, a cost grew by more than `--fail-above`", ""),
     "sweep": (
@@ -35,9 +28,15 @@ EXIT_CODES = {
     ),
     "fit": (
         "every kind fits as it is, or after one of the changes shown",
-        "some kind fits neither as it is nor after any change that was tried "
-        "([what that means](../how-to/fit.md#exit-codes))",
+        "some kind fits neither as it is nor after any change that was tried ([what that "
+        "means](../how-to/fit.md#exit-codes))",
         "",
+    ),
+    "run": (
+        "every run is finished, and clients could train in one at least; with `--verify`, every rule holds",
+        "a client's or the server's work failed while it ran; every run is finished, but no client fits its "
+        "budgets in any; with `--verify`, a rule is broken",
+        "finished rounds are kept: `edgefl run --resume DIR` goes on",
     ),
     "tune": (
         "the best settings are printed and written",
@@ -50,22 +49,15 @@ EXIT_CODES = {
         "what was trained is kept: the same command with `-o DIR` goes on",
     ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
-    "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "models": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "data": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "schedules": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "aggregations": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
-    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
-    "devices": (
-        "the list or the profile is printed, the machine was measured, or the file is written; parts that are broken "
-        "are named on stderr",
+    "compare": ("the rows are printed", "", ""),
+    "explain": ("the round is explained", "", ""),
+    "report": ("the page is written", "", ""),
+    "export": (
+        "tables, logs, figures or towers are written",
         "",
-        "nothing is written; `calibrate --serve` always ends so",
+        "the folder may be incomplete; the same command renews it",
     ),
+    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""
 
