@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweeps import check_of
+from sweeps import check_of, fleet_page
 
 import edgefl
 from edgefl import registry, units
@@ -196,7 +196,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
     [who] = [chart for chart in charts_of(run, records_of(run)) if chart.name == "eligible"]
     assert {series.colour for series in who.panels[0].series if series.name == "refused by charge"} == {Charge.colour}
-    shown = view_of(edgefl.explore(scenario, jobs=1))
+    shown = view_of(fleet_page(scenario))
     assert json.loads(shown.shown)["budgets"]["charge"] == Charge.colour
     assert json.loads(shown.units)[Charge.quantity.unit] == json.loads(json.dumps(units.SHARE.to_page()))
     assert dict(scenario_lines(run, "edgefl"))["budgets"].startswith(f"charge {units.show_share(limit)}")

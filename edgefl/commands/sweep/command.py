@@ -22,8 +22,7 @@ WRITES, COMPUTES = "What is written beside the table", "What is computed, and wh
 
 
 @command(
-    "edgefl sweep mine.yaml --vary fleet.budgets.memory=16MiB,64MiB",
-    "edgefl sweep mine.yaml --vary training.batch=4,8 -o cells --figure map.png",
+    "edgefl sweep mine.yaml --vary fleet.budgets.memory=16MiB,64MiB -o cells",
     "edgefl sweep mine.yaml quickstart --vary training.batch=4,8 --devices all",
     "edgefl sweep mine.yaml --page page.html",
     answer="edgefl.commands.sweep.answer:Sweep",
