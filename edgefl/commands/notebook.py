@@ -3,28 +3,8 @@
 from __future__ import annotations
 
 from edgefl.commands.fit.answer import Fit, FitCandidate
-from edgefl.commands.sweep.answer import Sweep
 from edgefl.html import table
 from edgefl.units import show_bytes, show_seconds
-
-
-def sweep_page(sweep: Sweep) -> str:
-    """A sweep: a table with a row for each cell."""
-    rows = [
-        {"cell": row.label, "eligible": row.refused}
-        if row.refused
-        else {
-            "cell": row.label,
-            "eligible": f"{100 * row.eligible_share:.0f} %",
-            "samples": f"{100 * row.eligible_samples_share:.0f} %",
-            "peak memory": show_bytes(row.peak_memory_bytes),
-            "round": "-" if row.round_seconds is None else show_seconds(row.round_seconds),
-            "schedule": show_seconds(row.schedule_seconds),
-            "energy, J": f"{row.schedule_energy_joules:.4g}",
-        }
-        for row in sweep.rows
-    ]
-    return table(f"Sweep of {sweep.scenario}", rows)
 
 
 def fit_page(fit: Fit) -> str:

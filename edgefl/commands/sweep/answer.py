@@ -517,6 +517,6 @@ class Sweep(OfScenario):
         return {**super().to_data(), "rows": [row.to_data() for row in self.rows]}
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.notebook import sweep_page
+        from edgefl.commands.sweep.table import sweep_html
 
-        return sweep_page(self)
+        return sweep_html(self)
