@@ -1,6 +1,6 @@
 """The page of edgefl sweep --page in Chromium: controls move verdicts, a link keeps them, keys and screen readers can.
 
-Which verdicts are right, tests/commands/explore says.
+Which verdicts are right, tests/commands/sweep/page says.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 //
 // What a page can ask about can't be computed before: its budgets move.  So `gate` is edgefl/planning/eligibility.py's,
 // `choose` that of edgefl/planning/judge.py, and `allowed` is draw_budgets of edgefl/devices/fleet.py, each once, on the
-// same 64-bit numbers; tests/commands/explore/test_verdicts.py holds them against Python's, at thresholds too.
+// same 64-bit numbers; tests/commands/sweep/page/test_verdicts.py holds them against Python's, at thresholds too.
 //
 // A state is {cell, set}: the index of a cell, and what is set in place of what owners grant, by name:
 //   a budget's name: its amount for every client, Infinity for no limit;  "share": memory as a share of the device's RAM,
