@@ -237,7 +237,7 @@ WORDS = ("bytes", "flops", "seconds", "joules", "share")
 MANTISSAS = (1, 1.0049, 1.28, 2.5, 5, 7.2, 9.9951, 9.996)
 AMOUNTS = [mantissa * 10.0**power for power in range(-6, 19) for mantissa in MANTISSAS]
 AMOUNTS += [0.0, 59.0, 119.0, 119.96, 7199.0, 7200.0, 172799.0, 172800.0, 1023.6, 128.5 * 1024, 2.0**60]
-"""What all that prints amounts is asked to print, the page's script too (``tests/report/test_explore_page.py``)."""
+"""What all that prints amounts is asked to print, the page's script too (``tests/drawing/test_explore_page.py``)."""
 
 
 @pytest.mark.parametrize("word", WORDS)

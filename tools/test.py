@@ -24,7 +24,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND_LINE = "tests/cli/test_cli.py"
+COMMAND_LINE = "tests/console/test_cli.py"
 """What a command prints as it is typed; the other tests of the command line take as long as a room."""
 MOST = 8
 """Files that use what changed and are run: half a minute; those of more are left to the whole suite."""

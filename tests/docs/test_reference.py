@@ -35,7 +35,7 @@ def _program() -> ModuleType:
 
 program = _program()
 QUICK = [page.file for page in program.PAGES if not page.slow and page.file.startswith("docs/")]
-"""All but the JSON Schema, which has the toys of the tests in this process (tests/cli/test_everyday.py)."""
+"""All but the JSON Schema, which has the toys of the tests in this process (tests/console/test_everyday.py)."""
 
 
 @pytest.mark.parametrize("file", QUICK)

@@ -19,7 +19,7 @@ PROGRAMS = {
 """What they are given here, and what they say at the end."""
 
 
-@pytest.mark.slow(smaller="cli/test_stopping.py::test_a_second_signal_ends_at_once")
+@pytest.mark.slow(smaller="console/test_stopping.py::test_a_second_signal_ends_at_once")
 @pytest.mark.parametrize("seconds", [2.0, 6.0])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])

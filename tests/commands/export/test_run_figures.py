@@ -35,7 +35,7 @@ from edgefl.drawing.text_tables import with_spread
 from edgefl.errors import RunError, UnknownName
 from edgefl.results.facts import summary
 from edgefl.runs import Run
-from tests.report.test_profile import TIMELINE
+from tests.commands.profile.test_profile_report import TIMELINE
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Tables at several widths: nothing is wider than the screen, no name is broken, captions are wrapped once.
 
-    python tests/report/test_widths.py
+    python tests/drawing/test_widths.py
 
 writes the snapshots again.
 """
