@@ -76,7 +76,7 @@ def test_both_counts_of_a_scenario_agree(tiny: Tiny, capsys: pytest.CaptureFixtu
     assert f"{rows[0]['forward_macs']:,}" in capsys.readouterr().out
 
 
-@pytest.mark.slow  # it calibrates this machine for seconds
+@pytest.mark.slow(smaller="test_declared_data_are_measured_to_the_byte")  # it calibrates this machine for seconds
 def test_a_profile_has_what_was_measured_and_counted_beside_it(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = tiny(data=DECLARED)
     found = edgefl.profile(scenario, kind="image", measure=True, fvcore=True)
