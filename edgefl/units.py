@@ -358,7 +358,8 @@ def _range_schema(quantity: Quantity) -> WithJsonSchema:
 
 
 # Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
-Bytes = Annotated[int, _validator(BYTES.parse), PlainSerializer(BYTES.to_data, when_used="json"), _schema(BYTES), BYTES]
+_BYTES_AS_DATA = PlainSerializer(BYTES.to_data, return_type=int | str, when_used="json")
+Bytes = Annotated[int, _validator(BYTES.parse), _BYTES_AS_DATA, _schema(BYTES), BYTES]
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND), BITS_PER_SECOND]
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS), SECONDS]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS), WATTS]
