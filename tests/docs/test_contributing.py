@@ -122,7 +122,7 @@ def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
 def test_a_share_of_all_is_fedavg(mylab, tmp_path):
     scenario = mylab / "scenario.yaml"
     runs = [edgefl.run(scenario, out=tmp_path / str(i), overrides=[f"method={m}"]).weights()
-            for i, m in enumerate(("fedavg", "{name: sparse, share: 1}"))]  # fmt: skip
+            for i, m in enumerate(("{name: fedavg}", "{name: sparse, share: 1}"))]  # fmt: skip
     assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
 
 
