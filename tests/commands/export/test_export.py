@@ -105,7 +105,7 @@ def test_mlflow_reads_an_export_of_a_comparison(tiny: Tiny, tmp_path: Path) -> N
         assert [(step, value) for step, value, _ in history["energy_joules"]] == [
             (r["round"], pytest.approx(r["energy_joules"])) for r in rounds
         ]
-        assert [at for *_, at in history["upload_bytes"]] == [
+        assert [at for *_, at in history["planned.upload_bytes"]] == [
             round(1000 * r["finished_virtual_seconds"]) for r in rounds
         ]
 
