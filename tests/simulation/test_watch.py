@@ -161,10 +161,10 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     assert whens == [["evaluate validation"]] * (len(rounds) - 1) + [["evaluate validation", "evaluate test"]]
     assert rounds[-1]["metrics"] == stopped.result["metrics"]
     (facts,) = summary(stopped)["runs"].values()
-    assert facts["metrics_split"] == "test" and facts["stopped"] == stopped.early_stop["text"]
+    assert facts["metrics_split"] == "test" and facts["stopped"] == f"{stopped.early_stop['text']} (validation split)"
     assert verify(stopped.path)["valid"]
     compared = edgefl.compare([stopped.path])
-    assert compared["stopped"] == [f"{compared['rows'][0]['label']}: {stopped.early_stop['text']}"]
+    assert compared["stopped"] == [f"{compared['rows'][0]['label']}: {facts['stopped']}"]
     # a run of as many rounds that follows nothing has the same weights, and ends there
     plain = edgefl.run(scenario(tiny, rounds=len(rounds)), out=tmp_path / "plain")
     assert_equal_tensors(plain.weights(), stopped.weights())
@@ -242,7 +242,7 @@ def test_runs_of_a_comparison_end_each_by_itself(
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]
     page = tmp_path / "page.html"
     edgefl.report(run.runs[fast].path, out=page)
-    assert f"This run {run.runs[fast].early_stop['text']}." in page.read_text(encoding="utf-8")
+    assert f"This run {run.runs[fast].early_stop['text']} (validation split)." in page.read_text(encoding="utf-8")
     edgefl.report(run.path, out=page)
 
 
