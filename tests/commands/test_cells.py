@@ -150,7 +150,7 @@ def test_a_shard_of_a_sweep_that_is_being_written_is_refused(tmp_path):
     # locks are between processes
     code = (
         "import sys, time; from pathlib import Path; from edgefl.commands.sweep.stored_rows import SweepRows; "
-        "kept = SweepRows(Path(sys.argv[1]), {}, (), (1, 2)); print('locked', flush=True); time.sleep(60)"
+        "kept = SweepRows(Path(sys.argv[1]), {}, (1, 2)); print('locked', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "s"], stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"locked\n"
