@@ -66,10 +66,10 @@ def test_another_process_reads_and_writes_a_slot() -> None:
         "import json, sys\n"
         "from edgefl.plain_data import from_data, to_data\n"
         "from edgefl.runs.kept import StoredTensors\n"
-        "from edgefl.training.shared import put\n"
+        "from edgefl.training.shared import write_to_slot\n"
         "stored, path = json.loads(sys.argv[1])\n"
         "tensors = from_data(StoredTensors, stored).tensors()\n"
-        "print(json.dumps(to_data(put(path, {name: t + t for name, t in tensors.items()}))))"
+        "print(json.dumps(to_data(write_to_slot(path, {name: t + t for name, t in tensors.items()}))))"
     )
     inputs, answer = Slot(), Slot()
     given = {"a": torch.arange(1000.0), "b": torch.ones(2, 3, dtype=torch.float64)}
