@@ -145,7 +145,7 @@ def runs() -> Counts:
         run = attempt(counts, lambda: edgefl.read_run("run"))
         if run is not None:
             for part in (run, *(attempt(counts, lambda run=run: run.runs) or {}).values()):
-                for name in ("scenario", "environment", "models", "evaluation", "finished", "result", "rounds",
+                for name in ("scenario", "environment", "models", "evaluation", "is_finished", "result", "rounds",
                              "clients", "eligibility", "host", "tokenizer_path"):  # fmt: skip
                     attempt(counts, lambda part=part, name=name: getattr(part, name))
                 attempt(counts, part.weights)
