@@ -9,6 +9,7 @@ from fuzzing.case import KINDS, Case
 from fuzzing.judging import Finding, Judge
 from fuzzing.search import search
 from fuzzing.targets import BadMessage, check_message
+from hypothesis import strategies as st
 
 from edgefl.errors import EdgeflError
 
@@ -106,6 +107,13 @@ def test_a_planted_bug_is_found_and_made_small() -> None:
     # all that isn't needed is the first and smallest of its kind
     assert isinstance(content, bytes) and content.count(b"nan") == 1
     assert set(content.splitlines()) <= {b"device,start,end", b"a,0,0", b"a,0,nan"}
+
+
+def test_a_failure_of_a_long_case_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis warns of a case with a long text, and here warnings are errors."""
+    long = Case("traces", {"trace.csv": b"nan", "more.csv": b"0" * 50_000}, ("trace.csv",))
+    monkeypatch.setattr("fuzzing.search.STRATEGIES", {"traces": lambda: st.just(long)})
+    assert set(search(Planted(), "traces", 1, count=1)) == {"nan"}
 
 
 @pytest.mark.slow(smaller="test_each_kind_of_failure_is_found")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 
 from fuzzing.case import Case
 from fuzzing.judging import Finding
@@ -100,7 +102,10 @@ def search(
 def _raised(play: Callable[[], None]) -> list[Found]:
     """The failures of a search of Hypothesis."""
     try:
-        play()
+        with warnings.catch_warnings():
+            # of a long text of the case: an error where warnings are errors, in place of the failure
+            warnings.simplefilter("ignore", HypothesisWarning)
+            play()
     except Found as failure:
         return [failure]
     except BaseExceptionGroup as several:
