@@ -15,11 +15,13 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, ValuesGone
+from edgefl.methods.aggregation.updates import AddedUp
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.testing import check_part
 from edgefl.work.optimizer import zeroth_order
+from edgefl.work.update import Update
 
 Tiny = Callable[..., dict[str, Any]]
 Weights = dict[str, Tensor]
@@ -214,3 +216,14 @@ def test_an_attack_on_parameters_finds_none(tiny: Tiny) -> None:
 def test_a_sparse_upload_has_nothing_to_choose_from(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match="top_k"):
         compose(load(zeroth(tiny, payload={"up": {"top_k": "10%"}})))
+
+
+def test_a_model_is_drawn_only_where_it_is_read(tiny: Tiny) -> None:
+    """Steps that were added up where clients train are gone at the server, which rebuilds the update all the same."""
+    method = compose(load(zeroth(tiny))).method
+    work = method.work("image", 1)
+    sent = {payload.name: AddedUp(payload, {}) for payload in work.up}
+    rebuilt = method.rebuild(Update(0, "image", {"image": 40}, work, sent, method.initial(3).tensors))
+    assert set(rebuilt.payloads["model"]) == set(work.trainable)
+    with pytest.raises(ValuesGone, match="steps"):
+        rebuilt.payloads["model"][work.trainable[0]]
