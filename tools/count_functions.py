@@ -64,7 +64,7 @@ WHOLE = ("Scenario", "Document")
 """Types of a whole scenario."""
 BESIDE = (
     "yaml_lines", "scenario.", "runs.", "records.record", "records.reading", "cells.fingerprint",
-    *(f"commands.{name}" for name in ("recorded_rounds", "explain", "export", "report")),
+    "results.recorded_rounds", "commands.explain", "commands.export", "commands.report",
 )  # fmt: skip
 """Beginnings of the modules that read and write scenarios."""
 CARRIERS = "edgefl.methods:Update"

@@ -13,10 +13,10 @@ from pydantic import Field
 import edgefl
 from edgefl import registry
 from edgefl.cells.needs import held_updates
-from edgefl.commands.recorded_rounds import one_run, window_of
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.registered import PARTS
+from edgefl.results.recorded_rounds import one_run, window_of
 from edgefl.scenario import load
 from edgefl.simulation import Policy
 from edgefl.simulation.policies import FedAsync, FedBuff, SemiSynchronous, Synchronous

@@ -33,6 +33,6 @@ def explain(
         RunError: There is no such run, round or client, the folder is a comparison, or its records were changed.
     """
     from edgefl.commands.explain.explained_round import explained_round
-    from edgefl.commands.recorded_rounds import one_run
+    from edgefl.results.recorded_rounds import one_run
 
     return explained_round(one_run(run), round, client)

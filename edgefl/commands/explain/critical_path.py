@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgefl.commands.explain.answer import PathPart, Shorter
-from edgefl.commands.recorded_rounds import (
+from edgefl.results.recorded_rounds import (
     PlayedFlight,
     PlayedRound,
     ServerInterval,

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from edgefl.commands.explain.answer import AbsentClient, Explanation, PathPart, Story, StoryFlight
 from edgefl.commands.explain.critical_path import critical_path, what_shortens
-from edgefl.commands.recorded_rounds import (
+from edgefl.errors import EdgeflError
+from edgefl.records.record import UNSET
+from edgefl.results.recorded_rounds import (
     PlayedFlight,
     PlayedRound,
     PlayedVerdict,
@@ -19,8 +21,6 @@ from edgefl.commands.recorded_rounds import (
     total_clients,
     window_of,
 )
-from edgefl.errors import EdgeflError
-from edgefl.records.record import UNSET
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors
 

@@ -165,7 +165,7 @@ class Fit(OfScenario):
         return all(kind.fits or kind.solutions for kind in self.kinds.values() if kind.rounds)
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.notebook import fit_page
+        from edgefl.commands.fit.page import fit_page
 
         return fit_page(self)
 

@@ -1,4 +1,4 @@
-"""Answers of commands as tables in notebooks."""
+"""A fit as a notebook shows it."""
 
 from __future__ import annotations
 
