@@ -178,7 +178,7 @@ def test_a_cost_lasts_through_a_change_of_what_does_not_price(tmp_path: Path, mo
         assert (predicted(), predicted()) == (1, 0)
         for priced in ("work/steps.py", "cost/fake_tensors.py", "models/towers/vit.py", "operator_classes.py"):
             assert edited(priced) == 1
-        for other in ("report/figures.py", "cli/app.py", "commands/compose.py", "devices/fleet.py", "memo.py"):
+        for other in ("drawing/figures.py", "console/app.py", "setup/compose.py", "devices/fleet.py", "memo.py"):
             assert edited(other) == 0
     finally:
         registry.package_digest.cache_clear()

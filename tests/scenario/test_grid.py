@@ -113,12 +113,12 @@ def test_a_wrong_grid_is_told_with_its_line(scenario: dict[str, Any], tmp_path: 
 def test_wrong_words_are_told_before_anything_is_computed(scenario: dict[str, Any], tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], type[EdgeflError], str]] = [
         ({"grid": tmp_path / "none.yaml"}, ScenarioError, "none.yaml: there is no such file"),
-        ({"axes": ["seed=1", "seed=2"]}, ScenarioError, "seed: is varied twice"),
-        ({"axes": ["seed="]}, ScenarioError, "an axis is path=value,value"),
+        ({"vary": ["seed=1", "seed=2"]}, ScenarioError, "seed: is varied twice"),
+        ({"vary": ["seed="]}, ScenarioError, "an axis is path=value,value"),
         ({"value": "round_second"}, UnknownName, "unknown value 'round_second'; did you mean 'round_seconds'"),
         ({"value": "metrics.image.accuracy"}, RunError, "known for trained cells only: add --train"),
         ({"train": True}, RunError, "add --out DIR"),
-        ({"train": True, "output": tmp_path / "new"}, DataError, "no samples to train on"),
+        ({"train": True, "out": tmp_path / "new"}, DataError, "no samples to train on"),
         ({"figure": tmp_path / "map.jpg"}, RunError, "its name ends in .jpg"),
         ({"figure": tmp_path / "no" / "map.png"}, RunError, "the folder .* doesn't exist"),
     ]

@@ -20,7 +20,7 @@ else:  # the command line reads words
 
 @command(
     "edgefl analyse runs/mine --only drift",
-    "edgefl analyse runs/mine --only gradients --only matching --clients 1 -o analysis",
+    "edgefl analyse runs/mine --only gradients --clients 1 -o analysis",
     answer="edgefl.commands.analyse.answer:Analysis", forms={"table": "edgefl.commands.analyse.table:print_analysis"},
     interrupted="repeat the command to continue",
 )  # fmt: skip

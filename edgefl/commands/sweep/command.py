@@ -103,22 +103,20 @@ def sweep(
         DataError: ``train`` with data that are only declared.
     """
     import os
-    from collections.abc import Mapping
     from pathlib import Path
 
     from edgefl.cells.cells import shard_of
     from edgefl.commands.sweep.answer import Sweep
     from edgefl.commands.sweep.frontiers import frontiers
-    from edgefl.commands.sweep.option_checks import check_options
+    from edgefl.commands.sweep.option_checks import check_options, scenarios_of
     from edgefl.commands.sweep.priced_rows import price_fleet, refused_rows
     from edgefl.commands.sweep.stored_rows import SweepRows
     from edgefl.commands.sweep.sweep_grid import MOST_COMPARED, check_trainable, sweep_grid_of
     from edgefl.records.record import UNSET
-    from edgefl.scenario import Scenario
     from edgefl.scenario.axes import MOST_COMBINATIONS
     from edgefl.setup.compose import at_most, scenario_of
 
-    scenarios = [scenario] if isinstance(scenario, str | os.PathLike | Mapping | Scenario) else list(scenario)
+    scenarios = scenarios_of(scenario)
     names, part = [devices] if isinstance(devices, str) else devices, None if shard is None else shard_of(shard)
     check_options(
         scenarios=len(scenarios), out=out, train=train, shard=shard, jobs=jobs, address=address, page=page,

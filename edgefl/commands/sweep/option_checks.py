@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from edgefl.cells.cells import check_jobs
 from edgefl.commands.sweep.stored_rows import check_value
@@ -11,7 +12,15 @@ from edgefl.devices import load_link
 from edgefl.drawing.figures import PAGE_FORMS, SWEEP_FORMS, check_figure
 from edgefl.errors import RunError
 
+if TYPE_CHECKING:
+    from edgefl.setup.compose import Given
+
 File = str | os.PathLike[str] | None
+
+
+def scenarios_of(given: Any) -> list[Given]:
+    """The scenarios of a list, or the only one; what is neither is refused when it is read."""
+    return list(given) if isinstance(given, list | tuple) and given else [given]
 
 
 def check_options(
@@ -24,7 +33,6 @@ def check_options(
     UnitError: ``sensitivity``; UnknownName: ``value``, ``link`` or a device; DeviceError: a profile.
     """
     for is_wrong, told in (
-        (not scenarios, "a sweep takes a scenario, or several"),
         (shard and out is None, "a shard needs a folder that all shards write to: add --out DIR"),
         (shard and (figure or sensitivity),
          "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"),
@@ -46,8 +54,7 @@ def check_options(
         from edgefl.commands.sweep.sensitivity import errors_of
 
         errors_of(sensitivity, {})
-    if figure is not None:
-        check_value(value, train=train)
+    check_value(value, train=train)
     if link is not None:
         load_link(link)
     for file, forms in ((figure, SWEEP_FORMS), (page, PAGE_FORMS)):
