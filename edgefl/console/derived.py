@@ -42,6 +42,8 @@ PYTHON_ONLY = {
     "progress": "Whether to show a bar, by tqdm or rich, whichever is installed.",
 }
 """Parameters of functions that the command line doesn't have: it shows a display of its own."""
+PYTHON_TOO = {"scenario": " In Python also a dictionary, or a scenario that was loaded."}
+"""What is added to the help of parameters that take more from Python than words."""
 
 
 @dataclass
@@ -219,7 +221,8 @@ def docstring_of(function: Callable[..., Any]) -> str:
     names = {*inspect.signature(function).parameters}
     names |= {"progress"} if "on_progress" in names else set()
     own = {name: text for name, text in PYTHON_ONLY.items() if name in names}
-    told = {name: info.help or "" for name, (_, _, info) in parameters_of(function).items()} | own
+    typed = parameters_of(function).items()
+    told = {name: f"{info.help or ''}{PYTHON_TOO.get(name, '')}" for name, (_, _, info) in typed} | own
     lines = [
         fill(f"{name}: {text}", 116, initial_indent=" " * 4, subsequent_indent=" " * 8) for name, text in told.items()
     ]
