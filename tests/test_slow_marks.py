@@ -46,7 +46,7 @@ def test_a_slow_test_names_a_quick_one(request: pytest.FixtureRequest) -> None:
                 smaller = {each.arg: ast.literal_eval(each.value) for each in mark.keywords}["smaller"]
                 found, function = holder(file, smaller), smaller.rpartition("::")[2]
                 assert not marks_of_tests()[found][function], f"{place}: {smaller} is slow too"
-                if len(request.session.items) >= WHOLE:  # else those of other files weren't asked for
+                if len(request.session.items) >= WHOLE and not found.startswith("gpu/"):  # else they weren't asked for
                     assert f"tests/{found}::{function}" in asked, f"{place}: all cases of {smaller} are slow"
                 count += 1
     assert count > 200
