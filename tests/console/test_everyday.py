@@ -80,6 +80,7 @@ LONG = {
     "edgefl doctor --quick --as json",
     "edgefl devices calibrate --quick",
     "edgefl devices calibrate --quick -o mydevice.yaml --force",
+    "edgefl sweep mine.yaml quickstart --vary training.batch=4,8 --devices all",
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl bench"],
