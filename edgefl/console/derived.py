@@ -25,7 +25,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from edgefl import garbage
-from edgefl.console.app import GROUPS, app, examples, interruptible, print_json
+from edgefl.console.app import GROUPS, app, examples, interruptible, load_commands, print_json
 from edgefl.console.options import PLUGIN, argument, option
 from edgefl.errors import UnknownName
 from edgefl.runs.progress import OnProgress, silent
@@ -145,6 +145,13 @@ COMMANDS: dict[str, Command] = {}
 """The commands whose modules have been imported, as they are typed: ``sweep``, ``devices list``."""
 
 
+def all_commands() -> dict[str, Command]:
+    """All commands as they are typed, in the order of the help; their modules are imported."""
+    load_commands()
+    words = [word for group in GROUPS.values() for word in group]
+    return dict(sorted(COMMANDS.items(), key=lambda item: words.index(item[0].split()[0])))
+
+
 def command(
     *typed: str,
     answer: str,
@@ -171,7 +178,7 @@ def command(
 
             with ExitStack() as stack:
                 if kwargs.pop("progress", False):
-                    kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
+                    kwargs["on_progress"] = stack.enter_context(_bar(kwargs.get("on_progress", silent)))
                 stack.enter_context(full_disk_named())
                 stack.enter_context(registry.named_faults())
                 stack.enter_context(one_look())
@@ -305,7 +312,7 @@ def _collecting(on_progress: OnProgress) -> OnProgress:
 
 
 @contextmanager
-def _bar(on_progress: OnProgress) -> Iterator[OnProgress]:
+def _bar(on_progress: Any) -> Iterator[OnProgress]:
     """An ``OnProgress`` that moves a bar and passes everything on."""
     from edgefl.console.display import make_bar
 
@@ -316,7 +323,3 @@ def _bar(on_progress: OnProgress) -> Iterator[OnProgress]:
             on_progress(event, facts)
 
         yield both
-
-
-def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
-    return stack.enter_context(_bar(on_progress))

@@ -68,15 +68,13 @@ def _load_plug_ins(context: typer.Context, files: list[str] | None) -> list[str]
     return files
 
 
-_SCENARIO = {"autocompletion": shipped_and_files, "callback": check_scenario_exists}
-_ONE_SCENARIO = argument("A scenario file, or the name of a shipped one: quickstart.", "SCENARIO", **_SCENARIO)
+_ONE_SCENARIO = argument(
+    "A scenario file, or the name of a shipped one: quickstart.",
+    "SCENARIO", autocompletion=shipped_and_files, callback=check_scenario_exists,
+)  # fmt: skip
 
 ScenarioFile = Annotated[Given, _ONE_SCENARIO]
 MaybeScenario = Annotated[Given | None, _ONE_SCENARIO]
-ScenarioFiles = Annotated[
-    Sequence[Given],
-    argument("A scenario file, or the name of a shipped one: quickstart. May be several.", "SCENARIO...", **_SCENARIO),
-]
 RunFolder = Annotated[Place, argument("The folder of a run or of a comparison, finished or not.", "RUN")]
 OneRun = Annotated[Place, argument("The folder of a run, finished or not: runs/quickstart.", "RUN")]
 Overrides = Annotated[

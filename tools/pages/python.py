@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import edgefl
-from edgefl.console import load_commands
-from edgefl.console.app import GROUPS
-from edgefl.console.derived import COMMANDS
+from edgefl.console.derived import all_commands
 from tools.pages.markdown import first_paragraph, page, table
 
 PROGRESS = [
@@ -31,10 +29,7 @@ PROGRESS = [
 
 def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
-    load_commands()
-    words = [word for words in GROUPS.values() for word in words]
-    known = sorted(COMMANDS, key=lambda name: words.index(name.split()[0]))
-    commands = [name for name in known if name in edgefl.__all__]
+    commands = [name for name in all_commands() if name in edgefl.__all__]
     names = [*commands, *(name for name in edgefl.__all__ if name not in commands)]
     rows = [(f"`edgefl.{name}`", first_paragraph(getattr(edgefl, name).__doc__)) for name in names]
     return page(

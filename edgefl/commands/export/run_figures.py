@@ -36,8 +36,9 @@ def write_figures(
         charts = [(folder, chart) for chart in charts_of(run, records_of(run))]
     if not charts:
         raise RunError(f"the run at {run.path} has no round yet, so there is nothing to draw")
+    names = {chart.name for _, chart in charts}
     for name in only:
-        if name not in (names := {chart.name: chart for _, chart in charts}):
+        if name not in names:
             raise UnknownName("figure", name, names)
     charts = [(where, chart) for where, chart in charts if not only or chart.name in only]
     files = []

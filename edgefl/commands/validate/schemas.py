@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from edgefl import registry
-from edgefl.console.app import GROUPS, load_commands
-from edgefl.console.derived import COMMANDS, import_named
+from edgefl.console.derived import all_commands, import_named
 from edgefl.errors import UnknownName
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
@@ -30,10 +29,7 @@ def answers() -> dict[str, type[Record]]:
 
     Not the answer of ``doctor``, which is no record: it must come where their libraries are broken.
     """
-    load_commands()
-    order = [word for words in GROUPS.values() for word in words]
-    names = sorted(COMMANDS, key=lambda name: order.index(name.split()[0]))
-    found = {name: import_named(COMMANDS[name].answer) for name in names}
+    found = {name: import_named(command.answer) for name, command in all_commands().items()}
     return {name: cls for name, cls in found.items() if issubclass(cls, Record)}
 
 
