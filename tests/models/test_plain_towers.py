@@ -17,6 +17,7 @@ import edgefl
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, PluginError
 from edgefl.models.plain import PlainTower, arrange_parts
+from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.registered import PARTS
 
 Tiny = Callable[..., dict[str, Any]]
@@ -390,6 +391,7 @@ def test_timm_models_are_towers(tiny: Tiny, tmp_path: Path, variant: str) -> Non
 
 @pytest.mark.parametrize("variant", ["convnext_atto", "swin_tiny_patch4_window7_224", "edgenext_xx_small"])
 def test_stages_of_timm_give_its_feature_maps(variant: str) -> None:
+    import_torchvision()  # timm imports it too
     import timm
 
     theirs = timm.create_model(variant, features_only=True, in_chans=1).eval()

@@ -17,10 +17,9 @@ TIMES = Path(__file__).parents[1] / "times.json"
 LIMIT = 0.1
 """Percent of the quick suite's processor time from which on a case is slow where a cheaper one holds its fact: about
 half a second.  With 0.3 the same suite takes a seventh more."""
-MOST = 2.5
-"""Percent of it beyond which one test fails the run.  Seconds would say less: nearly the same tests took 629 s on one
-machine, 986 s on another, and more on a busy one.  Half a percent is the aim: the first test of a process also imports
-libraries."""
+MOST = 0.5
+"""Percent of it beyond which a test is marked as dear.  It doesn't fail the run, because the first test of a process
+also imports libraries, which took 2 s on one machine and 17 s on a busy one."""
 WHOLE = 3000
 """Tests from which on a run is taken for the whole suite."""
 SHOWN = 3.0
@@ -28,7 +27,7 @@ SHOWN = 3.0
 
 
 class ProcessorTime:
-    """Measures each test, its processes included, and fails a run of the whole suite if a quick one takes too much.
+    """Measures each test, its processes included, and lists the dear ones.
 
     With xdist the workers measure, and the process that hands tests out adds up.  The suite's sum has all that quick
     tests take; a test's own time hasn't what several share, the fixtures of its module and of the session.
@@ -93,13 +92,10 @@ class ProcessorTime:
         if output is not None:
             of_worker = {"sum": self.sum, "quick": self.quick, "slow": self.slow, "listed": sorted(self.listed)}
             output["processor_time"] = of_worker
-        elif session.exitstatus == pytest.ExitCode.OK:
-            if self.config.getoption("times"):
-                self._write()
-            if any(self._is_too_dear(seconds) for seconds in self.quick.values()):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif session.exitstatus == pytest.ExitCode.OK and self.config.getoption("times"):
+            self._write()
 
-    def _is_too_dear(self, seconds: float) -> bool:
+    def _is_dear(self, seconds: float) -> bool:
         return self.count >= WHOLE and 100 * seconds > MOST * self.sum
 
     def _write(self) -> None:
@@ -113,10 +109,10 @@ class ProcessorTime:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.sum:
             terminalreporter.section("processor time of quick tests")
-            terminalreporter.line(f"{self.sum:.0f} s in all, of which a test of the whole suite may take {MOST} %")
+            terminalreporter.line(f"{self.sum:.0f} s in all, of which no test should take more than {MOST} %")
             for name, seconds in sorted(self.quick.items(), key=lambda pair: -pair[1]):
                 if seconds >= SHOWN:
-                    mark = " TOO DEAR" if self._is_too_dear(seconds) else ""
+                    mark = " dear" if self._is_dear(seconds) else ""
                     terminalreporter.line(f"{seconds:5.1f} s{mark} {name}")
         total, _ = read_times()
         cheap = [name for name, seconds in self.slow.items() if 100 * seconds <= LIMIT * total]
