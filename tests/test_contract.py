@@ -443,7 +443,7 @@ ASKED = {
 
 
 def test_the_docs_list_what_is_refused() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "explanation" / "methods.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "concepts" / "methods.md").read_text(encoding="utf-8")
     section = text.split("### By options, data and models\n", 1)[1].split("\n## ", 1)[0]
     written = re.findall(r"^\| (.*?) \| .+ \|$", section, re.MULTILINE)[2:]
     assert written == [what for what in REFUSALS if what not in ASKED] and REFUSALS.keys() >= ASKED

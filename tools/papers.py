@@ -1,4 +1,4 @@
-"""Make the tables and figures of docs/papers again, and say which cells differ from the committed ones.
+"""Make the tables and figures of docs/evidence/papers again, and say which cells differ from the committed ones.
 
     python tools/papers.py                              the pages, and how long each takes
     python tools/papers.py fedcola-colayer --out tables
@@ -22,7 +22,7 @@ from tools.program import add_form, print_answer, program
 def main(arguments: list[str] | None = None) -> int:
     """List the pages, or make those that are named; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a page of docs/papers; none: list the pages")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a page of docs/evidence/papers; none: list the pages")
     parser.add_argument("--all", action="store_true", help="all pages")
     parser.add_argument("-o", "--out", default="runs/papers", metavar="DIR", help="folder for the tables and figures")
     parser.add_argument("--train", action="store_true", help="also train what tables need, which takes an hour")

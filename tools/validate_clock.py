@@ -1,7 +1,7 @@
 """Hold the simulator's clock against clients whose links and processors this machine's kernel slows down.
 
     python tools/validate_clock.py                     # three methods x three schedules, four devices, three links
-    python tools/validate_clock.py -o clock.json --figure docs/explanation/clock.png
+    python tools/validate_clock.py -o clock.json --figure docs/concepts/clock.png
     python tools/validate_clock.py --from clock.json   # print and draw what was measured before
     python tools/validate_clock.py --only background   # or "own links", "shared line"
 

@@ -26,7 +26,7 @@ LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
 class FedIoT(Method):
     """Averages parameters over client kinds, with more weight for pairs.
 
-    docs/explanation/methods/averaging.md describes it.
+    docs/concepts/methods/averaging.md describes it.
     """
 
     class Options(Method.Options):

@@ -1,6 +1,6 @@
 """The model named ``multiway``: BEiT-3's encoder for images and texts, whose layers have an expert for each modality.
 
-This is PmcmFL's model (docs/explanation/methods/prototypes.md).  Image and text tokens interact only in the attention
+This is PmcmFL's model (docs/concepts/methods/prototypes.md).  Image and text tokens interact only in the attention
 operation.  Each modality has its own attention projections, LayerNorms and feed-forward networks.  At the size that
 PmcmFL uses, the model has 224,369,206 parameters.
 """

@@ -65,7 +65,7 @@ class WorkCost(Record):
     """What a work was predicted to take, whatever became of it."""
 
     peak_memory_bytes: int
-    """Predicted peak of live tensors and kernels' scratch ([costs](../explanation/costs.md#memory))"""
+    """Predicted peak of live tensors and kernels' scratch ([costs](../concepts/memory.md#memory))"""
     live_memory_bytes: int
     """Predicted peak of live tensors"""
     forward_flops: int
@@ -80,7 +80,7 @@ class ClientCostRecord(WorkCost):
     memory_bytes: MemoryParts
     """The peak by part"""
     fvcore_macs: float
-    """The whole work in fvcore's convention ([costs](../explanation/costs.md#flops-and-macs))"""
+    """The whole work in fvcore's convention ([costs](../concepts/memory.md#flops-and-macs))"""
     fvcore_macs_per_sample: float
     """One sample in one local epoch, forward and backward, in that convention; blocks that train in part count what
     trains"""
@@ -168,7 +168,7 @@ class FlightCourse(FlightRelay):
     """Number of the client, from 0"""
     outcome: str
     """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty`,
-    `relay failed` or `rejected` ([meaning](../explanation/fleet.md#what-a-flight-is))"""
+    `relay failed` or `rejected` ([meaning](../concepts/fleets.md#what-a-flight-is))"""
     phase: str | None
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     dispatched_virtual_seconds: float
@@ -197,11 +197,11 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     """Factor on the computing time of a slow client, else 1"""
     attack: str | Maybe | None = UNSET
     """`sign-flip`, `scaling`, `label-flip` or another registered attack for an attacker, `null` for an honest client;
-    only in runs with [attackers](../explanation/fleet.md#attackers)"""
+    only in runs with [attackers](../concepts/fleets.md#attackers)"""
     lr: float | Maybe = UNSET
     """The learning rate that it trained with, scaled by batch size if the scenario says so: that of `base_round`. Rates
     by part are scaled alike; only where
-    [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
+    [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
     energy_joules: float
     """Energy of the flight"""
     loss: float | None

@@ -10,7 +10,7 @@ class FlightRelay(Record):
     """The relay of a flight."""
 
     relay: int | Maybe = UNSET
-    """Number of the relay that it is behind, from 0; only with [`fleet.relays`](../explanation/fleet.md#relays)"""
+    """Number of the relay that it is behind, from 0; only with [`fleet.relays`](../concepts/fleets.md#relays)"""
 
 
 class RelaySums(Record):
@@ -18,7 +18,7 @@ class RelaySums(Record):
 
     relays: int | Maybe = UNSET
     """Relays that had clients to serve; this and the others of relays only with
-    [`fleet.relays`](../explanation/fleet.md#relays)"""
+    [`fleet.relays`](../concepts/fleets.md#relays)"""
     relays_failed: int | Maybe = UNSET
     """Those of them that were lost"""
     relay_download_bytes: int | Maybe = UNSET

@@ -146,7 +146,7 @@ class EarlyStop(Record):
     metric, and missing in others"""
     metric: str | None
     """The metric that ended it, `KIND.NAME`; `null` if
-    [`on_round`](../how-to/understand-a-run.md#end-a-run-from-python) did"""
+    [`on_round`](../guides/understand-a-run.md#end-a-run-from-python) did"""
     value: Share | None
     """Its value in this round, or `null` likewise"""
     reason: str
@@ -253,7 +253,7 @@ class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
     """Mean training loss of the updates that arrived, weighted by samples"""
     lr: float | Maybe = UNSET
     """The learning rate of this round, without scaling by batch size; only where
-    [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
+    [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
     metrics: Metrics
     """Metrics of the evaluation, on the split that the last evaluation in `server_works` names; empty in a round
     without one; `null` if the scores aren't finite"""
@@ -261,16 +261,16 @@ class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
     """The number of the part that the evaluation scored: under `heterofl` with several widths the widest that an update
     has reached so far, 1 before any; only in a round with an evaluation"""
     watched: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
-    """The metrics that [`stop` and `evaluation.best`](../explanation/evaluation.md#ending-early-and-the-best-weights)
+    """The metrics that [`stop` and `evaluation.best`](../concepts/evaluation.md#ending-early-and-the-best-weights)
     follow, `KIND.NAME`, on `evaluation.split`; only in runs that follow one"""
     stopped: EarlyStop | Maybe | None = UNSET
     """Why the run ended with this round"""
     diverged: bool
     """Whether weights, scores or all losses of a kind had a NaN or an infinity after this round
-    ([what happens then](../explanation/evaluation.md#diverged-models))"""
+    ([what happens then](../concepts/evaluation.md#diverged-models))"""
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
     """Groups of clients, scored on their own held-out samples; empty in a round without an evaluation; only with
-    `evaluation.clients` ([evaluation](../explanation/evaluation.md#clients-own-samples))"""
+    `evaluation.clients` ([evaluation](../concepts/evaluation.md#clients-own-samples))"""
 
 
 def split_of(works: Iterable[str]) -> str:

@@ -35,7 +35,7 @@ def spec(facts: Any, tokens: int) -> dict[str, TensorSpec]:
 
 
 def closed_form(tokens: int, width: int, blocks: int) -> int:
-    """docs/explanation/methods.md: 12 n D^2 + 2 n^2 D MACs a block, and its two LayerNorms at 5 an element."""
+    """docs/concepts/methods.md: 12 n D^2 + 2 n^2 D MACs a block, and its two LayerNorms at 5 an element."""
     return blocks * (12 * tokens * width**2 + 2 * tokens**2 * width + 2 * 5 * tokens * width)
 
 

@@ -41,7 +41,7 @@ def read(tmp_path: Path, text: str) -> list[Measurement]:
 
 def test_the_docs_say_how_many_measurements_there_are() -> None:
     devices = {row.device for row in ROWS}
-    text = (Path(__file__).parents[2] / "docs/explanation/accuracy.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/evidence/accuracy.md").read_text()
     said = re.search(r"(\d+) measurements on (\d+) devices\s+and (\d+) processors", text)
     assert said is not None
     known = [len(ROWS), len(devices & set(device_names())), len(devices - set(device_names()))]

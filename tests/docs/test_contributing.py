@@ -40,7 +40,7 @@ def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_every_part_has_a_page_with_an_example():
     text = (running.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text[text.index("| to add | where | how |") : text.index("| `tools/` | for |")]
-    assert re.findall(r"\(docs/how-to/([\w-]+)\.md\)", section) == list(PARTS)
+    assert re.findall(r"\(docs/guides/([\w-]+)\.md\)", section) == list(PARTS)
     told = " ".join(re.findall(r"^\| (an? .*?) \|", section, re.MULTILINE))
     kinds = set(re.findall(r"\ban? ((?:data |server |rate |round |aggregation )?\w+)", told)) - {"another"}
     library = {"device", "link", "fleet"}  # of a profile library
@@ -48,7 +48,7 @@ def test_every_part_has_a_page_with_an_example():
     said = {"aggregation": "aggregation rule"}
     assert kinds == {said.get(noun, noun) for noun in registry.GROUPS if noun != "profile library"} | library | others
     for page in PARTS[:-1]:  # the last registers within a program
-        assert any(str(block.file).startswith("mylab/") for block in running.blocks(f"docs/how-to/{page}.md"))
+        assert any(str(block.file).startswith("mylab/") for block in running.blocks(f"docs/guides/{page}.md"))
 
 
 def test_the_device_is_found_and_computes(run):

@@ -12,7 +12,7 @@ from edgefl import registry
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 
-FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
+FOLDER = Path(__file__).parents[2] / "docs" / "concepts"
 OVERVIEW = (FOLDER / "methods.md").read_text(encoding="utf-8")
 REFERENCE = (FOLDER.parent / "reference" / "scenario.md").read_text(encoding="utf-8")
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
@@ -45,7 +45,7 @@ def test_a_method_has_a_row_a_section_and_a_link_to_its_options(method: str) -> 
 
 
 def test_the_limits_say_of_each_method_what_it_leaves_out() -> None:
-    text = (FOLDER.parent / "limits.md").read_text(encoding="utf-8")
+    text = (FOLDER.parent / "evidence" / "limits.md").read_text(encoding="utf-8")
     table = text.split("## What each method leaves out\n")[1].split("\n## ")[0]
     named = [
         name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).parents[2] / "docs" / "how-to" / "notebook.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "guides" / "notebook.ipynb"
 
 
 @pytest.mark.slow(smaller="test_what_a_page_shows_is_what_happens")

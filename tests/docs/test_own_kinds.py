@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/own-parts.md compute what they say: each part in a run, against numbers by hand."""
+"""The examples of docs/guides/own-parts.md compute what they say: each part in a run, against numbers by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgefl.setup.compose import compose
 from edgefl.work.tasks import Task
 from tools.pages import running
 
-PAGE = "docs/how-to/own-parts.md"
+PAGE = "docs/guides/own-parts.md"
 DATA = {"source": "digits", "clients": {"image": 4}, "samples": 24, "validation": 0.1, "test": 0.2}
 WIDTH, BLOCKS, CLASSES = 16, 2, 10
 SGD = {"optimizer": "sgd", "lr": 0.5, "batch": 24}

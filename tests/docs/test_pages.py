@@ -18,7 +18,7 @@ from tools.pages.running import PAGES, ROOT, Shelf, blocks, pictures
 READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
 DEAR = {
     *(
-        f"docs/how-to/{name}.md"
+        f"docs/guides/{name}.md"
         for name in (
             "devices",
             "fit",
@@ -33,8 +33,8 @@ DEAR = {
             "use-the-result",
         )
     ),
-    *(f"docs/explanation/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
-    *(f"docs/explanation/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
+    *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
+    *(f"docs/concepts/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
     "docs/reference/towers.md",
 }
 """Pages that take seconds, of which the quick tests read none; they take those where a newcomer begins."""
@@ -45,9 +45,9 @@ as_recorded = pytest.mark.skipif(
     torch.cuda.is_available() or torch.__version__.partition("+")[0] != RECORDED_WITH,
     reason=f"the pages show torch {RECORDED_WITH} without a GPU",
 )
-OF_PEAKS = {"docs/how-to/own-schedule.md", "docs/how-to/understand-a-run.md"}
+OF_PEAKS = {"docs/guides/own-schedule.md", "docs/guides/understand-a-run.md"}
 """Pages that show peaks without a unit, or who takes part by them, which the scratch of kernels decides."""
-OF_HALVES = {"docs/how-to/fine-tune.md", "docs/how-to/fit.md"}
+OF_HALVES = {"docs/guides/fine-tune.md", "docs/guides/fit.md"}
 """Pages that show peaks in half precision, whose kernels differ among processors with AVX-512 too: some have AMX."""
 SCENARIOS = [path for path in (ROOT / "scenarios").rglob("*.yaml") if path.parent.name != "suites"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -130,7 +130,7 @@ def test_the_commands_that_ci_runs_are_where_it_looks_for_them() -> None:
 
 
 def test_getting_started_installs_as_the_readme_does() -> None:
-    first = next(block for block in blocks("docs/getting-started.md") if block.language == "sh")
+    first = next(block for block in blocks("docs/get-started/first-run.md") if block.language == "sh")
     make, install, activate = first.text.splitlines()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert make in readme and install in readme and activate == "source .venv/bin/activate"
@@ -159,9 +159,9 @@ def test_commands_within_the_text_exist_with_their_options_and_scenarios() -> No
 
 
 def test_every_paper_has_its_command() -> None:
-    text = (ROOT / "docs/how-to/reproduce-a-paper.md").read_text(encoding="utf-8")
-    there = {path.name for path in (ROOT / "docs/papers").glob("*.md")} - {"README.md"}
-    assert set(re.findall(r"^\| \[.*?\]\(\.\./papers/([\w-]+\.md)\) .*`edgefl ", text, re.MULTILINE)) == there
+    text = (ROOT / "docs/guides/reproduce-a-paper.md").read_text(encoding="utf-8")
+    there = {path.name for path in (ROOT / "docs/evidence/papers").glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"^\| \[.*?\]\(\.\./evidence/papers/([\w-]+\.md)\) .*`edgefl ", text, re.MULTILINE)) == there
 
 
 def test_an_example_can_be_followed_from_its_own_page() -> None:
@@ -184,7 +184,7 @@ def test_an_example_can_be_followed_from_its_own_page() -> None:
 
 
 def test_files_that_the_explanations_name_exist() -> None:
-    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/concepts/how-it-works.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:edgefl|commands)/[\w/.]+)`", text)
     assert len(named) > 20
     for name in named:
@@ -203,7 +203,7 @@ def test_the_readme_counts_what_there_is() -> None:
 
 
 def test_the_words_beside_the_picture_are_its_numbers() -> None:
-    recorded = json.loads((ROOT / "docs/explanation/which-schedule-wins.json").read_text(encoding="utf-8"))
+    recorded = json.loads((ROOT / "docs/evidence/which-schedule-wins.json").read_text(encoding="utf-8"))
     wins = [(f["winner"], f["low"] / 2**20) for f in recorded["fleets"] if f["small_share"] == 1 and f["winner"]]
     begins = [min(low for name, low in wins if name == winner) for winner in ("layer-wise", "frozen-prefix", "elastic")]
     words = "layer-wise training wins from {:.0f} MiB, a frozen prefix from {:.0f}, elastic from {:.0f};".format(

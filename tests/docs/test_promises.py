@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "explanation" / "promises.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "project" / "promises.md").read_text(encoding="utf-8")
 PROMISES = re.findall(r"^- \*\*([^*]+)\*\*\n((?:    .*\n)+)", PAGE, re.MULTILINE)
-CLOCK = (ROOT / "docs" / "explanation" / "how-the-clock-works.md").read_text(encoding="utf-8")
+CLOCK = (ROOT / "docs" / "concepts" / "how-the-clock-works.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`([^`\s]+)::(\w+)`( \(slow\))?", PAGE + CLOCK)
 
 

@@ -70,13 +70,13 @@ def test_every_kind_of_part_has_an_example_that_runs() -> None:
     assert protocol.PARTS.keys() == registry.GROUPS.keys()
     for kind, (_, example) in protocol.PARTS.items():
         page, _, heading = example.partition("#")
-        text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "guides" / f"{page}.md").read_text(encoding="utf-8")
         headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
         assert not heading or heading in headings, example
-        read = [each for each in running.blocks(f"docs/how-to/{page}.md") if each.language in ("python", "toml")]
+        read = [each for each in running.blocks(f"docs/guides/{page}.md") if each.language in ("python", "toml")]
         group = registry.GROUPS[kind]
         registers = [each for each in read if f'register("{kind}", ' in each.text or f'."{group}"]' in each.text]
-        assert registers and f"docs/how-to/{page}.md" in running.PAGES, f"{page} registers no {kind}"
+        assert registers and f"docs/guides/{page}.md" in running.PAGES, f"{page} registers no {kind}"
 
 
 def test_bases_of_own_parts_are_what_the_page_says() -> None:

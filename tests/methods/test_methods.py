@@ -153,7 +153,7 @@ n_v, n_l, n_vl = N["image"], N["text"], N["image-text"]
     ],
 )
 def test_omega_without_compensation(row: str, expected: dict[str, float]) -> None:
-    """The coefficient table of docs/explanation/methods/fedcola.md."""
+    """The coefficient table of docs/concepts/methods/fedcola.md."""
     fedcola = method("fedcola", compensation=False)
     assert fedcola.mix(row, cohort(fedcola)) == pytest.approx(expected)
 
@@ -173,7 +173,7 @@ def test_omega_without_compensation(row: str, expected: dict[str, float]) -> Non
     ],
 )
 def test_omega_with_compensation(row: str, expected: dict[str, float]) -> None:
-    """The table of docs/explanation/methods/fedcola.md, the paper's fourth row corrected."""
+    """The table of docs/concepts/methods/fedcola.md, the paper's fourth row corrected."""
     fedcola = method("fedcola")
     assert fedcola.mix(row, cohort(fedcola)) == pytest.approx(expected)
 

@@ -1,4 +1,4 @@
-"""Works that differ by client: the methods of docs/how-to/own-method.md, and tables that are one client's own."""
+"""Works that differ by client: the methods of docs/guides/own-method.md, and tables that are one client's own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from edgefl.work.training_options import TrainingOptions
 from tools.pages import running
 
 Tiny = Callable[..., dict[str, Any]]
-PAGE = "docs/how-to/own-method.md"
+PAGE = "docs/guides/own-method.md"
 SLOW, FAST = "raspberry-pi-3b-plus", "jetson-orin-nano-8gb"
 CLIENTS = 4
 BLOCK = re.compile(r".*\.blocks\.\d+\.")

@@ -1,4 +1,4 @@
-"""LW-FedMML's resource table on COCO, its ADVANCE set-up, and what both follow from: docs/papers/lw-fedmml.md."""
+"""LW-FedMML's resource table on COCO, its ADVANCE set-up, and what both follow from: papers/lw-fedmml.md."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: An
 
 @pytest.mark.slow(smaller="test_uniform_rounds_cost_less_than_late_ones")
 def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
-    """The tables of docs/papers/lw-fedmml.md; the constant is the mean difference to the three readings."""
+    """The tables of docs/evidence/papers/lw-fedmml.md; the constant is the mean difference to the three readings."""
     peaks = {run: peak(PROFILES, run) for run in RUNS}
     assert peaks["fedmml"] == pytest.approx(13514.9, rel=1e-3) and peaks["prog-fedmml"] == peaks["fedmml"]
     assert peaks["lw-fedmml"] == pytest.approx(3215.3, rel=1e-3)

@@ -40,7 +40,7 @@ PROFILES = Profiles()
 
 @pytest.mark.slow(smaller="test_bytes_of_a_round")
 def test_ratios_of_computation() -> None:
-    """The table of docs/papers/mcfl-resources.md."""
+    """The table of docs/evidence/papers/mcfl-resources.md."""
     base = flops(PROFILES, "fedavg")
     assert base == pytest.approx(2.489e15, rel=1e-3)
     assert flops(PROFILES, "fedcola") == base

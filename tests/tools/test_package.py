@@ -72,7 +72,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        (ABOUT + TEXT + "[limits](docs/limits.md#time)", "(docs/limits.md#time) leads nowhere"),
+        (ABOUT + TEXT + "[limits](docs/evidence/limits.md#time)", "(docs/evidence/limits.md#time) leads nowhere"),
         (ABOUT + TEXT + '<img src="docs/a.svg">', '<img src="docs/a.svg"> leads nowhere'),
         (ABOUT + "License-Expression: no such license\n" + TEXT, "license-expression"),
     ],

@@ -57,7 +57,7 @@ def test_a_commands_file_has_its_folder_and_the_command_line(tool: ModuleType) -
         ("tests/test_seeds.py", ["tests/test_seeds.py"]),
         ("tests/data/conftest.py", ["tests/data"]),
         ("tools/memory.py", ["tests/tools/test_memory.py"]),
-        ("docs/how-to/fit.md", ["tests/docs"]),
+        ("docs/guides/fit.md", ["tests/docs"]),
         ("profiles/links/lte.yaml", ["tests/devices"]),
         ("LICENSE", []),
         ("tests/conftest.py", []),

@@ -5,7 +5,7 @@
 
 Nine minutes on two idle cores; 10 GB of memory for the job big.  What is compared takes turns.  ``--against`` also
 times the commands and data sets of another checkout in the same turns, such as the version before.
-docs/explanation/performance.md has what is measured.  Needs Linux.
+docs/evidence/speed.md has what is measured.  Needs Linux.
 """
 
 from __future__ import annotations

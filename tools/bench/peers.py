@@ -3,7 +3,7 @@
     python tools/bench.py peers [--jobs vit,cnn,big] [--contestants bare-1,bare-2,edgefl-1,...] [--rounds 20]
                                 [--in-a-row 5] [--big-rounds 5] [--out FILE] [--keep-environments DIR]
 
-Contestants take turns: each plays some rounds in a row while the others wait.  docs/explanation/performance.md has
+Contestants take turns: each plays some rounds in a row while the others wait.  docs/evidence/speed.md has
 what is measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
 """
 

@@ -4,7 +4,7 @@
 
 Medians over rounds.  Two runs of the same scenario take turns: one whose stack is looked at every two milliseconds,
 which gives the parts, and one without, which gives the whole round.  With worker processes it also says how many
-processes train at a time, and draws a line for each process through a round.  docs/explanation/performance.md explains
+processes train at a time, and draws a line for each process through a round.  docs/evidence/speed.md explains
 the parts.  Needs Linux.
 """
 

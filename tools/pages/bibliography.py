@@ -52,9 +52,9 @@ def bibliography_page() -> str:
         [
             "The papers that edgefl's methods, schedules, data sets, models and other parts come from. "
             f"[{BIB.name}]({BIB.name}) has them for BibTeX. "
-            "[Methods](../explanation/methods.md) and [schedules](../explanation/schedules.md) say what differs from "
-            "the paper, [published tables](../papers/README.md) what was held against one. Sets without a paper are in "
-            "[data sets](data-sets.md), sources of devices and links in their [profiles](devices.md).",
+            "[Methods](../concepts/methods.md) and [schedules](../concepts/schedules.md) say what differs from "
+            "the paper, [published tables](../evidence/papers/README.md) which tables were made again. Sets without a "
+            "paper are in [data sets](data-sets.md), sources of devices and links in their [profiles](devices.md).",
             table(("Paper", "Title and place", "Identifier", "What comes from it"), rows),
         ],
     )

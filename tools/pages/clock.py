@@ -31,7 +31,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _policy() -> str:
-    """The class ``Half`` of docs/how-to/own-schedule.md, where tests run it."""
-    (text,) = (b.body for b in blocks("docs/how-to/own-schedule.md") if b.file == "mylab/rounds.py")
+    """The class ``Half`` of docs/guides/own-schedule.md, where tests run it."""
+    (text,) = (b.body for b in blocks("docs/guides/own-schedule.md") if b.file == "mylab/rounds.py")
     (found,) = (each for each in ast.parse(text).body if isinstance(each, ast.ClassDef) and each.name == "Half")
     return ast.get_source_segment(text, found) or ""

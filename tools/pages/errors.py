@@ -29,7 +29,7 @@ EXIT_CODES = {
     "fit": (
         "every kind fits as it is, or after one of the changes shown",
         "some kind fits neither as it is nor after any change that was tried ([what that "
-        "means](../how-to/fit.md#exit-codes))",
+        "means](../guides/fit.md#exit-codes))",
         "",
     ),
     "run": (

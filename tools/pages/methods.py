@@ -1,4 +1,4 @@
-"""The table of explanation/methods.md: what each method's works say that travels, stays and is done by the server.
+"""The table of concepts/methods.md: what each method's works say that travels, stays and is done by the server.
 
 Each method is set up with its default options for clients with images, with texts and with both; its works are those of
 the first round.
@@ -18,7 +18,7 @@ from edgefl.setup.compose import compose
 from edgefl.work import Payload, Work
 from tools.pages.markdown import anchor, capital, registered, table
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "methods.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "methods.md"
 SCENARIO: dict[str, Any] = {
     "edgefl": 1,
     "name": "methods",

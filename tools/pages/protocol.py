@@ -136,7 +136,7 @@ def _groups() -> Iterator[tuple[str, str, str, str]]:
     for kind, group in registry.GROUPS.items():
         what, example = PARTS[kind]
         name, _, heading = example.partition("#")
-        link = f"[{name}](../how-to/{name}.md{heading and f'#{heading}'})"
+        link = f"[{name}](../guides/{name}.md{heading and f'#{heading}'})"
         yield f"`{group}`", kind, linked(what, names), link
 
 

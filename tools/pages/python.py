@@ -44,7 +44,7 @@ def python_page() -> str:
             "shows a bar instead or besides, by tqdm or rich, whichever is installed.",
             table(("Event", "Facts", "When"), PROGRESS),
             "`edgefl.run(..., on_round=...)` calls a function with each round's record, which may end the run by "
-            'returning `"stop"` ([an example](../how-to/understand-a-run.md#end-a-run-from-python)).',
+            'returning `"stop"` ([an example](../guides/understand-a-run.md#end-a-run-from-python)).',
             "## Functions",
             "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",
             *(f"::: edgefl.{name}" for name in names),

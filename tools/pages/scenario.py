@@ -22,10 +22,10 @@ def scenario_schema() -> str:
 def scenario_page() -> str:
     """The page of every section and field of a scenario."""
     policy = (
-        "`round.policy` is one of these names, or a [policy of your own](../how-to/own-schedule.md), which may be a "
+        "`round.policy` is one of these names, or a [policy of your own](../guides/own-schedule.md), which may be a "
         "mapping with `name` and its fields"
     )
-    own = "is one of these names, or [one of your own](../how-to/own-aggregation.md) with its fields"
+    own = "is one of these names, or [one of your own](../guides/own-aggregation.md) with its fields"
     return page(
         "Scenario",
         [
@@ -33,7 +33,7 @@ def scenario_page() -> str:
             "left out has its default. An unknown key is an error that names the file, the line and the nearest key.",
             "`edgefl validate FILE --as yaml` prints a scenario with every default written out. "
             "`--set PATH=VALUE` changes a field, for example `--set training.lr=1e-3`. "
-            "`scenarios/tour.yaml` is an annotated example, and [methods](../explanation/methods.md) explains what the "
+            "`scenarios/tour.yaml` is an annotated example, and [methods](../concepts/methods.md) explains what the "
             "methods do.",
             *_top(),
             *(part for key, section in SECTIONS.items() for part in _section(key, section)),
@@ -166,7 +166,7 @@ def _codecs() -> Iterator[str]:
     yield "## Codecs"
     yield (
         "`payload.down` and `payload.up` are one of these names, or a mapping with the name as `dtype` and its fields. "
-        "[A codec of your own](../how-to/own-aggregation.md#a-codec) is named in the same way."
+        "[A codec of your own](../guides/own-aggregation.md#a-codec) is named in the same way."
     )
     codecs = registered("codecs")
     rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in codecs.items()]
@@ -216,10 +216,10 @@ def _quantities() -> Iterator[str]:
         "lower one that has none; `800 KiB..1 GiB` and `[12 MiB, 48 MiB]` are ranges too, and without any unit both "
         "ends are in the base unit. A range may stand where a field's values say *or a range*: budgets, batteries, "
         "hours of availability, slow-downs, the samples of a declared set. Elsewhere one value holds for all clients. "
-        "[`edgefl fit`](../how-to/fit.md#set-the-limits-of-a-round) takes the lower end, which all owners allow."
+        "[`edgefl fit`](../guides/fit.md#set-the-limits-of-a-round) takes the lower end, which all owners allow."
     )
     yield (
-        "`A..B` means something else in `edgefl tune --search`, [values to try](../how-to/tune.md), and in a profile, "
+        "`A..B` means something else in `edgefl tune --search`, [values to try](../guides/tune.md), and in a profile, "
         "[how far a number may be off](devices.md#what-a-number-is)."
     )
 

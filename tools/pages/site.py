@@ -28,10 +28,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_post_build(*, config: Any) -> None:
-    """Write the page that ``how-to/sliders.md`` has built in."""
+    """Write the page that ``guides/sliders.md`` has built in."""
     import edgefl
 
-    edgefl.sweep("quickstart", page=Path(config["site_dir"]) / "how-to/sliders/quickstart.html")
+    edgefl.sweep("quickstart", page=Path(config["site_dir"]) / "guides/sliders/quickstart.html")
 
 
 def without_outer_links(markdown: str, docs: Path, page: Path) -> str:

@@ -1,6 +1,6 @@
 """The answer of the suite ``memory``, recorded in docs/, as the front picture and as the tables of its page.
 
-``docs/explanation/which-schedule-wins.json`` is the ``bench.json`` that ``edgefl bench memory`` wrote.
+``docs/evidence/which-schedule-wins.json`` is the ``bench.json`` that ``edgefl bench memory`` wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgefl.drawing.charts.picture import draw
 from edgefl.drawing.text_tables import print_section
 from edgefl.records.reading import decode
 
-RECORDED = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "which-schedule-wins.json"
+RECORDED = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "which-schedule-wins.json"
 STYLESHEET = RECORDED.parents[1] / "stylesheets" / "extra.css"
 WIDTH = 110
 

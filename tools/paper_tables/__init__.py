@@ -1,1 +1,1 @@
-"""The tables and figures of docs/papers, made again and compared with those committed (``tools/papers.py``)."""
+"""The tables and figures of papers, made again and compared with those committed (``tools/papers.py``)."""

@@ -10,7 +10,7 @@ from edgefl.records.record import Keys, Record, Share
 
 
 class PaperPage(Record):
-    """A page of docs/papers."""
+    """A page of docs/evidence/papers."""
 
     page: str
     """Name of the page"""
@@ -101,7 +101,7 @@ class MadePage(Record):
 
 
 class Papers(Answer):
-    """The tables of docs/papers that were made again, beside the committed ones."""
+    """The tables of docs/evidence/papers that were made again, beside the committed ones."""
 
     output: str
     """The folder with the files"""

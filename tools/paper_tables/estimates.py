@@ -1,4 +1,4 @@
-"""docs/papers/estimates.md: predicted memory beside what others measured of their own training."""
+"""docs/evidence/papers/estimates.md: predicted memory beside what others measured of their own training."""
 
 from __future__ import annotations
 

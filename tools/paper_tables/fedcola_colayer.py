@@ -1,4 +1,4 @@
-"""docs/papers/fedcola-colayer.md: FedCola's download of one image and one text client in a round (Tables 3 and 8)."""
+"""papers/fedcola-colayer.md: FedCola's download of one image and one text client in a round (Tables 3 and 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/papers/fedcola-layerwise.md: FedCola's memory, MACs and traffic under three schedules."""
+"""docs/evidence/papers/fedcola-layerwise.md: FedCola's memory, MACs and traffic under three schedules."""
 
 from __future__ import annotations
 

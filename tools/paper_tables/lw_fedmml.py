@@ -1,4 +1,4 @@
-"""docs/papers/lw-fedmml.md: LW-FedMML's traffic, MACs and memory on COCO and ADVANCE."""
+"""docs/evidence/papers/lw-fedmml.md: LW-FedMML's traffic, MACs and memory on COCO and ADVANCE."""
 
 from __future__ import annotations
 

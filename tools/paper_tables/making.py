@@ -1,4 +1,4 @@
-"""Make the tables and figures of docs/papers again, and compare them with those committed."""
+"""Make the tables and figures of docs/evidence/papers again, and compare them with those committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def papers(
     train: bool = False,
     on_progress: OnProgress = silent,
 ) -> Papers:
-    """Make the tables and figures of pages of docs/papers again, and compare them with the committed ones.
+    """Make the tables and figures of pages of docs/evidence/papers again, and compare them with the committed ones.
 
     Figures of publications are copied.  Each page gets a folder with its tables as Markdown and CSV, and its figures.
     A repeated command goes on where an interrupted one was.
@@ -240,7 +240,7 @@ def _json(value: Any) -> bytes:
 
 
 class Page(PaperPage):
-    """A page of docs/papers, made again by the module of its name in this package."""
+    """A page of docs/evidence/papers, made again by the module of its name in this package."""
 
     @property
     def module(self) -> Any:
@@ -266,7 +266,7 @@ def pages_of(names: tuple[str, ...]) -> list[Page]:
     """The pages of these names, all for none.  Raises UnknownName."""
     for name in names:
         if name not in PAGES:
-            raise UnknownName("page of docs/papers", name, PAGES)
+            raise UnknownName("page of docs/evidence/papers", name, PAGES)
     return [PAGES[name] for name in dict.fromkeys(names or PAGES)]
 
 

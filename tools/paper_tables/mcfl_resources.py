@@ -1,4 +1,4 @@
-"""docs/papers/mcfl-resources.md: a round's FLOPs and bytes in the paper on the modality-agnostic FedCola."""
+"""docs/evidence/papers/mcfl-resources.md: a round's FLOPs and bytes in the paper on the modality-agnostic FedCola."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/papers/orderings.md: runs of the scenarios ``papers/orderings-*``, and their means and verdicts as tables."""
+"""papers/orderings.md: runs of the scenarios ``papers/orderings-*``, and their means and verdicts as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a page of docs/papers: as they are made now, in Markdown and CSV, and as they are committed."""
+"""Tables of a page of docs/evidence/papers: as they are made now, in Markdown and CSV, and as they are committed."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _cells(line: str) -> tuple[str, ...]:
 
 def pages_folder() -> Path:
     """The folder of the committed pages."""
-    return Path(__file__).resolve().parents[2] / "docs" / "papers"
+    return Path(__file__).resolve().parents[2] / "docs" / "evidence" / "papers"
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""docs/papers/pmcmfl.md: traffic of PmcmFL's prototypes, of what other methods send, and memory."""
+"""docs/evidence/papers/pmcmfl.md: traffic of PmcmFL's prototypes, of what other methods send, and memory."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def print_page_list(result: PaperPages, console: Console | None = None) -> None:
     for page in result.pages:
         table.add_row(page.page, page.what, str(page.tables), str(page.figures or NOTHING), _takes(page))
     note = "tools/papers.py NAME makes a page's tables again and compares them, --all those of all pages."
-    print_section(console, "Pages of docs/papers", table, note)
+    print_section(console, "Pages of docs/evidence/papers", table, note)
 
 
 def _takes(page: PaperPage) -> str:

@@ -1,4 +1,4 @@
-"""Memory of training as others measured it, for docs/papers/estimates.md: facts from the sources that are named.
+"""Memory of training as others measured it, for papers/estimates.md: facts from the sources that are named.
 
 A source whose repository has no licence is cited, and nothing but the figures is taken from it.
 """

@@ -111,7 +111,7 @@ class Ordering(Record):
     """Which row is ahead beyond chance.
 
     Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the worse mean first.
-    [The rule](../papers/orderings.md) is in the page about them.
+    [The rule](../evidence/papers/orderings.md) is in the page about them.
     """
 
     title: str
@@ -151,7 +151,7 @@ class ComparedRuns(Answer):
     """Fields that differ between rows and that no label has"""
     stopped: Sequence[str]
     """A sentence for each run that
-    [a metric or `on_round` ended early](../explanation/evaluation.md#ending-early-and-the-best-weights)"""
+    [a metric or `on_round` ended early](../concepts/evaluation.md#ending-early-and-the-best-weights)"""
     equal: Sequence[EqualCosts]
     """Metrics at equal costs"""
     orderings: Sequence[Ordering]

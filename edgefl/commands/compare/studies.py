@@ -1,4 +1,4 @@
-"""Orderings that papers claim, and the shipped scenarios that test them at small scale (docs/papers/orderings.md)."""
+"""Orderings that papers claim, and the shipped scenarios that test them at small scale (papers/orderings.md)."""
 
 from __future__ import annotations
 

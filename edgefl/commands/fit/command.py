@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MOST, SOLUTIONS = 200, 5
 """Works that are predicted at most for a kind, and solutions after which the search ends.
 
-A choice: 200 works of a model of 24 blocks take 91 s on two cores (docs/explanation/performance.md).
+A choice: 200 works of a model of 24 blocks take 91 s on two cores (docs/evidence/speed.md).
 """
 
 

@@ -78,7 +78,7 @@ class Computed(FlopsColumns):
     """Computation, also in fvcore's convention."""
 
     fvcore_macs: float
-    """MACs in fvcore's convention ([costs](../explanation/costs.md#flops-and-macs))"""
+    """MACs in fvcore's convention ([costs](../concepts/memory.md#flops-and-macs))"""
 
 
 class Moved(Record):
@@ -229,7 +229,7 @@ class EvaluationTotals(Computed):
 
 
 class ClientEvaluationRow(OnDevice, Spent, FlopsColumns, Peaks, OfStage):
-    """One client's [evaluation on its own held-out samples](../explanation/evaluation.md#clients-own-samples).
+    """One client's [evaluation on its own held-out samples](../concepts/evaluation.md#clients-own-samples).
 
     It is the client of the kind with the most held-out samples, and it holds all frozen parts already.
     """
@@ -451,7 +451,7 @@ class CostDifference(Record):
 class Profile(Tables, OfScenario):
     """What a scenario costs, predicted without training.
 
-    [Costs](../explanation/costs.md#what-a-profile-adds-up) says what each list adds up.
+    [Costs](../concepts/memory.md#what-a-profile-adds-up) says what each list adds up.
     """
 
     combinations: Annotated[Mapping[str, Tables], Keys("LABEL")] | Maybe = UNSET

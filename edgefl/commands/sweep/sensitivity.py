@@ -46,7 +46,7 @@ RESIDUALS = "residuals"
 UNKNOWN = 2.0
 """The factor of numbers that no published measurement judges.
 
-A choice, not measured: measurements give 1.26 for a Raspberry Pi 4 and 1.41 for a MacBook Air (docs/how-to/sweep.md).
+A choice, not measured: measurements give 1.26 for a Raspberry Pi 4 and 1.41 for a MacBook Air (docs/guides/sweep.md).
 """
 OF_SECONDS = (
     "flops_per_second", "float16_flops_per_second", "bfloat16_flops_per_second", "memory_bytes_per_second",

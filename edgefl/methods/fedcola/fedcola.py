@@ -31,7 +31,7 @@ Scope = Literal["none", "attention", "mlp", "blocks"]
 class FedCola(Method):
     """Complementary training (CL), collaborative aggregation (CA) and compensation (CP).
 
-    docs/explanation/methods/fedcola.md describes the three parts.
+    docs/concepts/methods/fedcola.md describes the three parts.
     """
 
     class Options(Method.Options):

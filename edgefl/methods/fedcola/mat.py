@@ -44,7 +44,7 @@ class WarmUp(Fields):
 
 
 class FedColaMat(Method):
-    """Shared and private parts, modality compensation, balance, warm-up: see docs/explanation/methods/fedcola.md."""
+    """Shared and private parts, modality compensation, balance, warm-up: see docs/concepts/methods/fedcola.md."""
 
     class Options(Method.Options):
         """``method: {name: fedcola-mat, share: attention, compensation: true, balance: scale}``."""

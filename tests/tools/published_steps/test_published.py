@@ -209,7 +209,7 @@ def test_the_page_has_the_figures_of_the_file() -> None:
             for row in rows
         ]
     )  # fmt: skip
-    page = (Path(__file__).parents[3] / "docs/explanation/accuracy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/evidence/accuracy.md").read_text(encoding="utf-8")
     for question in known.questions:
         median, within, tau = question.median_error, question.within_factor, question.tau
         assert tau is not None and tau.low is not None and tau.high is not None

@@ -238,7 +238,7 @@ def counted(batch: int, *, blocks: int = 2, width: int = 16) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("batch", "blocks", "width"), [(1, 1, 8), (8, 2, 16), (3, 4, 48)])
 def test_flops_have_the_closed_form_of_a_transformer(batch: int, blocks: int, width: int) -> None:
-    """docs/explanation/methods.md: 12 n D^2 + 2 n^2 D MACs per block; FLOPs are twice that."""
+    """docs/concepts/methods.md: 12 n D^2 + 2 n^2 D MACs per block; FLOPs are twice that."""
     n, d, patch = 17, width, 4
     convolution = (n - 1) * patch * patch * d
     linear, attention, head = blocks * 12 * n * d * d, blocks * 2 * n * n * d, d * 5

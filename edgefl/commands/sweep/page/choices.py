@@ -20,7 +20,7 @@ MOST_ON_PAGE = 1000
 MOST_PROPOSED = 54
 """Cells of a page whose choices nobody named: 3 schedules, 3 batches, 3 ranks and 2 precisions.
 
-Of ``finetune/qwen2.5-0.5b`` they take two minutes on two cores (docs/how-to/sliders.md).
+Of ``finetune/qwen2.5-0.5b`` they take two minutes on two cores (docs/guides/sliders.md).
 """
 MOST_STAGES = 4
 """Stages of the schedules that are proposed: each takes predictions. A choice, not measured."""

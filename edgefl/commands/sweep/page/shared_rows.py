@@ -14,7 +14,7 @@ from edgefl.drawing.sliders.page_data import PackedColumn, Place, SliderCell, Sl
 from edgefl.records.record import to_data
 
 MOST_ROWS = 100_000
-"""Clients of a fleet in which each has a row of its own: a page of so many takes 4 MB (docs/how-to/sliders.md)."""
+"""Clients of a fleet in which each has a row of its own: a page of so many takes 4 MB (docs/guides/sliders.md)."""
 
 
 def are_many(clients: int) -> bool:
