@@ -349,7 +349,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "matches no layers in the text tower")
     ],
     "a median, a trimmed mean, Krum or multi-Krum where attackers are simulated and a round never has as many updates "
-    "as [withstand one](methods/aggregation.md#how-many-attackers-a-round-withstands)": [
+    "as [withstand one](../concepts/methods/aggregation.md#how-many-attackers-a-round-withstands)": [
         (
             {
                 "aggregation": rule,
@@ -443,7 +443,7 @@ ASKED = {
 
 
 def test_the_docs_list_what_is_refused() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "concepts" / "methods.md").read_text(encoding="utf-8")
-    section = text.split("### By options, data and models\n", 1)[1].split("\n## ", 1)[0]
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "refusals.md").read_text(encoding="utf-8")
+    section = text.split("## Options, data and models\n", 1)[1]
     written = re.findall(r"^\| (.*?) \| .+ \|$", section, re.MULTILINE)[2:]
     assert written == [what for what in REFUSALS if what not in ASKED] and REFUSALS.keys() >= ASKED

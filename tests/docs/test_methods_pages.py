@@ -14,6 +14,7 @@ from edgefl.methods import Method
 
 FOLDER = Path(__file__).parents[2] / "docs" / "concepts"
 OVERVIEW = (FOLDER / "methods.md").read_text(encoding="utf-8")
+REFUSALS = (FOLDER.parent / "reference" / "refusals.md").read_text(encoding="utf-8")
 REFERENCE = (FOLDER.parent / "reference" / "scenario.md").read_text(encoding="utf-8")
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
 
@@ -54,8 +55,8 @@ def test_the_limits_say_of_each_method_what_it_leaves_out() -> None:
 
 
 def refused_under(method: str) -> set[str]:
-    """The schedules under which the overview says that this method is refused."""
-    table = OVERVIEW.split("<!-- made: refusals of methods -->\n")[1].split("<!-- /made -->")[0]
+    """The schedules under which the reference says that this method is refused."""
+    table = REFUSALS.split("<!-- made: refusals of methods -->\n")[1].split("<!-- /made -->")[0]
     rows = [line.split(" | ") for line in table.splitlines() if f"`{method}`" in line.split(" | ")[0]]
     return {name for row in rows for name in re.findall(r"`schedule: (?:\{name: )?([\w-]+)", row[1])}
 
@@ -73,7 +74,7 @@ def test_a_row_of_refusals_is_what_a_run_is_told(tmp_path: Path) -> None:
     scenario.write_text(
         "edgefl: 1\nname: plain\nmodel: {image: {tower: vit, blocks: 2, width: 32, heads: 4, patch: 8}}\n"
     )
-    (why,) = re.findall(r"^\| `heterofl` \| `adapter: .* \| (.*) \|$", OVERVIEW, re.MULTILINE)
+    (why,) = re.findall(r"^\| `heterofl` \| `adapter: .* \| (.*) \|$", REFUSALS, re.MULTILINE)
     with pytest.raises(ScenarioError, match=re.escape(why)):
         edgefl.validate(
             scenario, ["data={source: declared, clients: {image: 2}, samples: 8}", "schedule=heterofl", "adapter=lora"]

@@ -1,4 +1,4 @@
-"""The tables of refusals of concepts/methods.md: each method and each schedule is asked with each other part.
+"""The tables of refusals of reference/refusals.md: each method and each schedule is asked with each other part.
 
 A combination is composed as a run composes it, on shapes without samples, and nothing is priced or trained.
 """

@@ -86,6 +86,7 @@ PAGES = (
     "docs/reference/devices.md",
     "docs/reference/data-sets.md",
     "docs/reference/towers.md",
+    "docs/reference/refusals.md",
 )
 
 EXAMPLES = (*PAGES, "CONTRIBUTING.md")
