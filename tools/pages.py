@@ -7,7 +7,8 @@
                                               they print and the pictures that they make (tools/pages/running.py)
 
 They are committed, so that they can be read without building the site; quick tests check them, and the slow ones
-outputs that take long.  What is made is one line of ``PAGES``.  Its function gives the whole file, or the blocks of a
+outputs that take long.  What is made is one line of ``PAGES``, and the pages of a folder that holds no others are one
+line too.  Its function gives the whole file, or the blocks of a
 page written by hand, each by the name that stands in the page's markers, ``<!-- made: NAME -->`` and
 ``<!-- /made -->``.
 """
@@ -25,10 +26,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the tests, before torch is imported
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.pages.answers import answer_blocks
+from tools.pages.answers import JSON_PAGES, answer_pages
 from tools.pages.bibliography import bibliography_page
 from tools.pages.clock import clock_blocks
-from tools.pages.command_line import command_line_page
+from tools.pages.commands import commands_page
 from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
@@ -43,7 +44,7 @@ from tools.pages.refusals import refusal_blocks
 from tools.pages.rooms import rooms_drawing
 from tools.pages.running import PAGES as OF_COMMANDS
 from tools.pages.running import ROOT
-from tools.pages.scenario import scenario_page, scenario_schema
+from tools.pages.scenario import SCENARIO_PAGES, scenario_pages, scenario_schema
 from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
 from tools.pages.which_schedule_wins import answer_tables, dark_front_picture, front_picture, same_picture
@@ -74,15 +75,20 @@ class Page:
         return now, made if isinstance(made, str) else filled(now, made, self.file)
 
 
+def whole_folder(folder: str, names: Sequence[str], make: Callable[[], Mapping[str, str]]) -> tuple[Page, ...]:
+    """The pages of a folder that holds no others: ``make`` gives their texts by name."""
+    return tuple(Page(f"{folder}/{name}.md", lambda name=name: make()[name]) for name in names)
+
+
 PAGES = (
     Page("scenarios/edgefl.schema.json", scenario_schema),
-    Page("docs/reference/scenario.md", scenario_page),
-    Page("docs/reference/command-line.md", command_line_page),
+    *whole_folder("docs/reference/scenario", SCENARIO_PAGES, scenario_pages),
+    Page("docs/reference/commands.md", commands_page),
     Page("docs/reference/errors.md", errors_page),
     Page("docs/reference/python.md", python_page),
     Page("docs/reference/protocol.md", protocol_blocks),
     Page("docs/reference/records.md", record_blocks),
-    Page("docs/reference/json.md", answer_blocks),
+    *whole_folder("docs/reference/json", JSON_PAGES, answer_pages),
     Page("docs/reference/devices.md", device_blocks),
     Page("docs/get-started/first-run.md", quickstart_block),
     Page("docs/evidence/limits.md", limit_blocks),
@@ -99,6 +105,17 @@ PAGES = (
     Page("docs/front-picture.svg", front_picture, same=same_picture),
     Page("docs/front-picture-dark.svg", dark_front_picture, same=same_picture),
 )
+
+
+MADE_FOLDERS = ("docs/reference/scenario", "docs/reference/json")
+"""Folders that hold pages of ``PAGES`` alone."""
+
+
+def left_over() -> list[str]:
+    """The files of these folders that nothing makes, such as the page of a section that is gone."""
+    made = {page.file for page in PAGES}
+    found = (path.relative_to(ROOT).as_posix() for folder in MADE_FOLDERS for path in (ROOT / folder).iterdir())
+    return sorted({*found} - made)
 
 
 def filled(text: str, blocks: Mapping[str, str], file: str) -> str:
@@ -144,9 +161,17 @@ def main() -> int:
         if given.check:
             print(f"{file} is out of date: python tools/pages.py {file}")
         else:
+            (ROOT / file).parent.mkdir(exist_ok=True)
             (ROOT / file).write_text(text, encoding="utf-8")
             print(file)
-    return int(given.check and bool(found))
+    gone = [] if given.files else left_over()
+    for file in gone:
+        if given.check:
+            print(f"{file} is made by nothing any more: python tools/pages.py")
+        else:
+            (ROOT / file).unlink()
+            print(f"{file} is gone")
+    return int(given.check and bool(found or gone))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from edgefl.methods import Method
 FOLDER = Path(__file__).parents[2] / "docs" / "concepts"
 OVERVIEW = (FOLDER / "methods.md").read_text(encoding="utf-8")
 REFUSALS = (FOLDER.parent / "reference" / "refusals.md").read_text(encoding="utf-8")
-REFERENCE = (FOLDER.parent / "reference" / "scenario.md").read_text(encoding="utf-8")
+REFERENCE = (FOLDER.parent / "reference" / "scenario" / "method.md").read_text(encoding="utf-8")
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
 
 
@@ -37,11 +37,10 @@ def test_a_method_has_a_row_a_section_and_a_link_to_its_options(method: str) -> 
     common = Method.Options.model_fields  # `personal` of every method is on a page of its own
     own = [n for n, field in kind.Options.model_fields.items() if n not in common or field.default != common[n].default]
     if names := set(own) - {"name"}:
-        assert f"reference/scenario.md#{method})" in page, f"{method}: the page doesn't link to its options"
-        whole = REFERENCE.split("\n## method\n")[1].split("\n## ")[0]
-        section = whole.split(f"\n### {method}\n")[1].split("\n### ")[0]
+        assert f"reference/scenario/method.md#{method})" in page, f"{method}: the page doesn't link to its options"
+        section = REFERENCE.split(f"\n## {method}\n")[1].split("\n## ")[0]
         # a field that several methods have is named in the section, and has its row before the first one
-        missing = {name for name in names if f"`{name}`" not in section or f"| `{name}` |" not in whole}
+        missing = {name for name in names if f"`{name}`" not in section or f"| `{name}` |" not in REFERENCE}
         assert not missing, f"{method}: the reference doesn't say what {', '.join(sorted(missing))} does"
 
 

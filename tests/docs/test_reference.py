@@ -16,6 +16,7 @@ import edgefl
 from edgefl.console.app import GROUPS
 from edgefl.runs import Run
 from tools.pages.errors import EXIT_CODES, error_classes
+from tools.pages.folder import with_links
 from tools.pages.markdown import anchor
 from tools.pages.site import without_outer_links
 
@@ -41,6 +42,29 @@ QUICK = [page.file for page in program.PAGES if not page.slow and page.file.star
 @pytest.mark.parametrize("file", QUICK)
 def test_what_is_made_from_the_code_is_up_to_date(file: str) -> None:
     assert not program.outdated([file]), f"run `python tools/pages.py {file}`"
+
+
+def test_a_page_of_a_section_or_command_that_is_gone_is_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program.left_over() == []
+    lacking = tuple(page for page in program.PAGES if page.file != "docs/reference/json/fit.md")
+    monkeypatch.setattr(program, "PAGES", lacking)
+    assert program.left_over() == ["docs/reference/json/fit.md"]
+
+
+def test_links_of_a_folders_pages_lead_to_the_page_that_has_the_heading() -> None:
+    texts = {
+        "a": "# A\n\n## Own\n\n[1](#own) [2](#other) [3](#b) [4](../x/y.md#z) [5](records.md) [6](https://a.b/c.md)",
+        "b": "# Pages\n\n## Other\n",
+    }
+    assert with_links(texts)["a"].endswith(
+        "[1](#own) [2](b.md#other) [3](b.md) [4](../../x/y.md#z) [5](../records.md) [6](https://a.b/c.md)"
+    )
+    for wrong, why in (
+        ({"c": "[1](#twice)", "d": "# Twice", "e": "# Twice"}, r"\['d', 'e'\]"),
+        ({"c": "[1](#no)"}, "no page"),
+    ):
+        with pytest.raises(ValueError, match=f"c: the link to #.* leads to {why}"):
+            with_links({**texts, **wrong})
 
 
 def test_blocks_stand_between_their_markers_and_nothing_else_changes() -> None:
@@ -103,7 +127,7 @@ def test_the_page_of_commands_names_every_environment_variable_that_is_read() ->
         for path in (ROOT / "edgefl").rglob("*.py")
         for name in re.findall(r"environ(?:\.get\(|\[)\"(EDGEFL_\w+)\"", path.read_text(encoding="utf-8"))
     }
-    page = (FOLDER / "command-line.md").read_text(encoding="utf-8")
+    page = (FOLDER / "commands.md").read_text(encoding="utf-8")
     assert read and all(f"`{name}`" in page for name in read)
 
 

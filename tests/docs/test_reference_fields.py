@@ -16,6 +16,7 @@ from edgefl.commands.doctor.machine_checks import package_check
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS
+from tools.pages.answers import DOCTOR
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "docs" / "reference"
@@ -35,7 +36,7 @@ def rows(page: str) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-TABLES = {**rows("records.md"), **rows("json.md")}
+TABLES = {**rows("records.md"), "doctor": {name: ("–", text) for name, text in DOCTOR.items()}}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},

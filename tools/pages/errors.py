@@ -109,7 +109,7 @@ def errors_page() -> str:
         for error in error_classes()
     ]
     codes = [
-        (f"[`{name}`](command-line.md#edgefl-{name})", *(capital(text) or "–" for text in meanings))
+        (f"[`{name}`](commands.md#edgefl-{name})", *(capital(text) or "–" for text in meanings))
         for name, meanings in EXIT_CODES.items()
     ]
     return page(

@@ -64,16 +64,21 @@ Row = tuple[str, str, str, str]
 HEAD = ("Field", "Values", "Default", "Meaning")
 
 
-def fields_table(model: type[BaseModel], path: str, of: str = "", told: Container[Row] = ()) -> Iterator[str]:
-    """A table of a model's fields but for those that are ``told``, then one for each model that a field contains."""
+def fields_table(
+    model: type[BaseModel], path: str, of: str = "", known: Container[Row] = (), level: int = 2
+) -> Iterator[str]:
+    """A table of a model's fields but for those that are ``known``, then one for each model that a field contains.
+
+    ``level`` is that of the headings above these.
+    """
     rows, inner = _fields(model, path, of)
-    rest = [row for row in rows if row not in told]
+    rest = [row for row in rows if row not in known]
     if rest or not rows:
         yield table(HEAD, rest) if rest else "No fields."
     for nested, keys in inner.items():
-        yield f"#### {_titled(keys, of)}"
+        yield f"{'#' * level} {_titled(keys, of)}"
         yield sentence(first_paragraph(nested.__doc__)) + "."
-        yield from fields_table(nested, keys[0])
+        yield from fields_table(nested, keys[0], level=level)
 
 
 def shared_rows(models: Mapping[str, type[BaseModel]], path: str) -> dict[Row, list[str]]:

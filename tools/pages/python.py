@@ -35,9 +35,9 @@ def python_page() -> str:
     return page(
         "Python",
         [
-            "The functions behind the commands. They print nothing and return a record or a `Run`. Their errors are "
-            "[edgefl's own](errors.md). The fields of the records are described under [JSON output](json.md), the "
-            "folder behind a `Run` under [records](records.md).",
+            "The functions behind the commands. They print nothing and return a record or a `Run`, and raise "
+            "[edgefl's errors](errors.md). [JSON output](json/index.md) describes the fields of the records, and "
+            "[records](records.md) the folder behind a `Run`.",
             table(("Name", "What it does"), rows),
             "## Progress",
             "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` "

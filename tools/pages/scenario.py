@@ -1,16 +1,18 @@
-"""The page ``scenario.md``: every section and field of a scenario."""
+"""The pages of ``reference/scenario``: every section and field of a scenario."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from edgefl import SCENARIO_FORMAT
 from edgefl.scenario import json_schema
 from edgefl.scenario.sections import SECTIONS, Section
 from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
+from tools.pages.folder import with_links
 from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
 
 
@@ -19,43 +21,28 @@ def scenario_schema() -> str:
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def scenario_page() -> str:
-    """The page of every section and field of a scenario."""
-    policy = (
-        "`round.policy` is one of these names, or a [policy of your own](../guides/own-schedule.md), which may be a "
-        "mapping with `name` and its fields"
-    )
-    own = "is one of these names, or [one of your own](../guides/own-aggregation.md) with its fields"
-    return page(
-        "Scenario",
+@cache
+def scenario_pages() -> Mapping[str, str]:
+    """Every page of ``reference/scenario``: its index, and one for each section, by name."""
+    index = page(
+        "Scenario file",
         [
-            "A scenario is a YAML file. Each top-level key is a section; each section can be left out. A field that is "
-            "left out has its default. An unknown key is an error that names the file, the line and the nearest key.",
+            "A scenario is a YAML file. Each key at its top is a section with a page here. Every section and every "
+            "field can be left out, and then its default holds. An unknown key is an error that names the file, the "
+            "line and the nearest key.",
             "`edgefl validate FILE --as yaml` prints a scenario with every default written out. "
             "`--set PATH=VALUE` changes a field, for example `--set training.lr=1e-3`. "
-            "`scenarios/tour.yaml` is an annotated example, and [methods](../concepts/methods.md) explains what the "
-            "methods do.",
+            "[The tour](scenarios.md#the-tour) is an annotated example.",
             *_top(),
-            *(part for key, section in SECTIONS.items() for part in _section(key, section)),
-            *_towers(),
-            *_named("selections", "Selections", "round.selection", 3),
-            *_listed("policies", "Round policies", policy, "[`round`](#round)"),
-            *_listed("aggregations", "Aggregation rules", f"`aggregation.rule` {own}", "[`aggregation`](#aggregation)"),
-            *_listed(
-                "server_optimizers",
-                "Server optimizers",
-                f"`aggregation.optimizer` {own}",
-                "[`aggregation`](#aggregation)",
-            ),
-            *_codecs(),
-            *_named("optimizers", "Optimizers", "training.optimizer", 3),
-            *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
-            *_named("attacks", "Attacks", "fleet.failures.attack", 3),
-            *_partitions(),
-            *_data_sets(),
             *_quantities(),
         ],
     )
+    pages = {key: page(f"Scenario: {key}", _section(key, section)) for key, section in SECTIONS.items()}
+    return with_links({"index": index, **pages})
+
+
+SCENARIO_PAGES = ("index", *SECTIONS)
+"""The names of these pages."""
 
 
 def _top() -> list[str]:
@@ -88,7 +75,12 @@ def _top() -> list[str]:
 
 
 def _section(key: str, section: Section) -> Iterator[str]:
-    yield f"## {key}"
+    yield from _fields_of(key, section)
+    for more in FURTHER.get(key, ()):
+        yield from more()
+
+
+def _fields_of(key: str, section: Section) -> Iterator[str]:
     text = capital(section.title) + "."
     if section.short:
         text += f" A bare word stands for `{section.short}`: `{key}: WORD` is `{key}: {{{section.short}: WORD}}`."
@@ -101,7 +93,7 @@ def _section(key: str, section: Section) -> Iterator[str]:
     names = list(registered(group))
     links = listed([f"[`{name}`](#{name})" for name in names])
     yield f"{text} The fields depend on `name` (default `{section.default}`): {links}."
-    yield from _named(group, "", key, 3)
+    yield from _named(group, "", key, 2)
 
 
 def _named(group: str, title: str, key: str, level: int) -> Iterator[str]:
@@ -120,7 +112,7 @@ def _named(group: str, title: str, key: str, level: int) -> Iterator[str]:
 
 
 def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-    """The fields that several parts of a kind have, told once, then each part with its text and its own fields."""
+    """The fields that several parts of a kind have, once, then each part with its text and its own fields."""
     shared = shared_rows({name: owner.Options for name, (owner, _) in owners.items()}, key)
     title = f"Fields of several {group.replace('_', ' ')}"
     if shared:
@@ -132,7 +124,7 @@ def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str
         also = [row[0] for row, names in shared.items() if name in names]
         link = f"[shared](#{anchor(title)})"
         yield text + (f" Further fields, {link}: {', '.join(also)}." if also else "")
-        yield from fields_table(owner.Options, key, name, shared)
+        yield from fields_table(owner.Options, key, name, shared, level + 1)
 
 
 def _of(names: Sequence[str], every: Sequence[str]) -> str:
@@ -140,8 +132,8 @@ def _of(names: Sequence[str], every: Sequence[str]) -> str:
     rest = [name for name in every if name not in names]
     if not rest:
         return "all"
-    told = [f"`{name}`" for name in (rest if len(rest) < len(every) / 4 else names)]
-    return ("all but " if len(rest) < len(every) / 4 else "") + ", ".join(told)
+    few = len(rest) < len(every) / 4
+    return ("all but " if few else "") + ", ".join(f"`{name}`" for name in (rest if few else names))
 
 
 def _towers() -> Iterator[str]:
@@ -175,6 +167,41 @@ def _codecs() -> Iterator[str]:
     yield from fields_table(codecs["float32"].Options, "payload.up")
 
 
+def _selections() -> Iterator[str]:
+    return _named("selections", "Selections", "round.selection", 3)
+
+
+def _policies() -> Iterator[str]:
+    own = "a [policy of your own](../guides/own-schedule.md), which may be a mapping with `name` and its fields"
+    text = f"`round.policy` is one of these names, or {own}"
+    return _listed("policies", "Round policies", text, "the first table of this page")
+
+
+OWN_RULE = "is one of these names, or [one of your own](../guides/own-aggregation.md) with its fields"
+
+
+def _rules() -> Iterator[str]:
+    text = f"`aggregation.rule` {OWN_RULE}"
+    return _listed("aggregations", "Aggregation rules", text, "the first table of this page")
+
+
+def _server_optimizers() -> Iterator[str]:
+    text = f"`aggregation.optimizer` {OWN_RULE}"
+    return _listed("server_optimizers", "Server optimizers", text, "the first table of this page")
+
+
+def _optimizers() -> Iterator[str]:
+    return _named("optimizers", "Optimizers", "training.optimizer", 3)
+
+
+def _rate_schedules() -> Iterator[str]:
+    return _named("rate_schedules", "Rate schedules", "training.lr_schedule", 3)
+
+
+def _attacks() -> Iterator[str]:
+    return _named("attacks", "Attacks", "fleet.failures.attack", 3)
+
+
 def _partitions() -> Iterator[str]:
     yield "## Partitions"
     yield (
@@ -193,6 +220,18 @@ def _data_sets() -> Iterator[str]:
         "`$EDGEFL_DATA/NAME` and in `data/NAME`."
     )
     yield listed([f"`{name}`" for name in registered("datasets")], "and") + "."
+
+
+FURTHER: Mapping[str, Sequence[Callable[[], Iterator[str]]]] = {
+    "data": (_partitions, _data_sets),
+    "model": (_towers,),
+    "training": (_optimizers, _rate_schedules),
+    "payload": (_codecs,),
+    "aggregation": (_rules, _server_optimizers),
+    "fleet": (_attacks,),
+    "round": (_selections, _policies),
+}
+"""What the page of a section says besides its fields."""
 
 
 def _quantities() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page ``command-line.md``: every command with its arguments and options."""
+"""The page ``commands.md``: every command with its arguments and options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from edgefl.console.app import GROUPS
 from tools.pages.markdown import code, listed, page, sentence, table
 
 
-def command_line_page() -> str:
+def commands_page() -> str:
     """The page of every command with its arguments and options, by group."""
     root: Any = typer.main.get_command(load_commands())
     parts = [
         "Results go to stdout, progress and messages to stderr. `--as json` prints plain data instead of tables "
-        "([JSON output](json.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The "
+        "([JSON output](json/index.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The "
         "exit codes stand with the [errors](errors.md#exit-codes). `python -m edgefl` is the same program.",
         "`edgefl --version` prints the versions of edgefl, torch and the formats. "
         "`edgefl --traceback COMMAND` prints the traceback of an error, "
