@@ -3,6 +3,7 @@
     python tools/pages.py                     all that is made from the code, but for the slow ones
     python tools/pages.py FILE ...            these, for example docs/reference/errors.md; a slow one is made only so
     python tools/pages.py --check [FILE ...]  writes nothing, says which is out of date, and ends with 1 if one is
+    python tools/pages.py --figures           the measured figures that pages may include, by name
     python tools/pages.py --outputs FILE ...  runs the commands of these pages, for example README.md, and writes what
                                               they print and the pictures that they make (tools/pages/running.py)
 
@@ -10,7 +11,7 @@ They are committed, so that they can be read without building the site; quick te
 outputs that take long.  What is made is one line of ``PAGES``, and the pages of a folder that holds no others are one
 line too.  Its function gives the whole file, or the blocks of a
 page written by hand, each by the name that stands in the page's markers, ``<!-- made: NAME -->`` and
-``<!-- /made -->``.
+``<!-- /made -->``.  A measured figure in a sentence of any page is a span (tools/pages/measured.py), and is filled too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.limits import limit_blocks
+from tools.pages.measured import figures, files_with_figures, with_figures
 from tools.pages.methods import method_blocks
 from tools.pages.outputs import renew
 from tools.pages.protocol import protocol_blocks
@@ -72,7 +74,8 @@ class Page:
         path = ROOT / self.file
         now = path.read_text(encoding="utf-8") if path.exists() else ""
         made = self.make()
-        return now, made if isinstance(made, str) else filled(now, made, self.file)
+        text = made if isinstance(made, str) else filled(now, made, self.file)
+        return now, with_figures(text, self.file) if self.file.endswith(".md") else text
 
 
 def whole_folder(folder: str, names: Sequence[str], make: Callable[[], Mapping[str, str]]) -> tuple[Page, ...]:
@@ -128,10 +131,17 @@ def filled(text: str, blocks: Mapping[str, str], file: str) -> str:
 
 
 def chosen(files: Sequence[str]) -> list[Page]:
-    """The pages of these files, or all quick ones.  Raises ValueError for a file that isn't made."""
-    if unknown := {*files} - {page.file for page in PAGES}:
+    """The pages of these files, or all quick ones, with those that have figures alone.
+
+    Raises ValueError for a file that isn't made and has no figure.
+    """
+    made = [page for page in PAGES if (page.file in files if files else not page.slow)]
+    with_spans = [file for file in files_with_figures() if not files or file in files]
+    of_figures = [Page(file, lambda file=file: (ROOT / file).read_text(encoding="utf-8")) for file in with_spans]
+    found = {page.file: page for page in (*of_figures, *made)}
+    if unknown := {*files} - {*found}:
         raise ValueError(f"not made: {', '.join(sorted(unknown))}; made: {', '.join(page.file for page in PAGES)}")
-    return [page for page in PAGES if (page.file in files if files else not page.slow)]
+    return list(found.values())
 
 
 def outdated(files: Sequence[str] = ()) -> dict[str, str]:
@@ -146,8 +156,13 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILE", help="path from the root of the repository")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing")
+    what.add_argument("--figures", action="store_true", help="list the measured figures by name")
     what.add_argument("--outputs", action="store_true", help="run the commands of pages and write their outputs")
     given = parser.parse_args()
+    if given.figures:
+        for name, text in figures().items():
+            print(f"{name:44}{text}")
+        return 0
     if given.outputs:
         if unknown := {*given.files} - {*OF_COMMANDS}:
             parser.error(f"no pages with commands: {', '.join(sorted(unknown))}; there are: {', '.join(OF_COMMANDS)}")

@@ -3,11 +3,13 @@
 python tools/published.py
 python tools/published.py --device jetson-xavier-nx-8gb --full
 python tools/published.py --out published.png --as json
+python tools/published.py --record docs/evidence/figures/seconds.json   # the figures that pages repeat
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -22,6 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", action="append", default=[], metavar="NAME",
                         help="only this device; may be repeated; default: the library")  # fmt: skip
     parser.add_argument("-o", "--out", metavar="FILE", help="draw predicted over measured: .png, .pdf or .svg")
+    parser.add_argument(
+        "--record", metavar="FILE", help="write how far off seconds and joules are, as JSON for the pages"
+    )
     parser.add_argument("--full", action="store_true", help="every measurement, and its source")
     add_form(parser)
     given = parser.parse_args(arguments)
@@ -30,6 +35,15 @@ def main(arguments: list[str] | None = None) -> None:
         from tools.published_steps.printed import print_published
 
         result = validate_devices(devices=given.device, plot=given.out, on_progress=on_progress)
+        if given.record:
+            known = result.to_data()
+            kept = {
+                "from": "`tools/published.py`",
+                **{name: known[name] for name in ("questions", "shipped", "joules")},
+            }
+            Path(given.record).write_text(
+                json.dumps({"from": "`tools/published.py`", **kept}, indent=1) + "\n", encoding="utf-8"
+            )
         print_answer(result, given.form, lambda answer: print_published(answer, full=given.full))
 
 

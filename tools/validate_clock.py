@@ -169,8 +169,8 @@ def main() -> None:
         if options.source
         else measured(options.calibration, options.only)
     )
-    if options.output:
-        Path(options.output).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if options.out:
+        Path(options.out).write_text(json.dumps(found, indent=1), encoding="utf-8")
     rows = rows_of(found, options.source or "the answers")
     print(found["machine"], f"calibration by {found['calibration']}")
     for part in dict.fromkeys(row.part for row in rows):
