@@ -35,6 +35,7 @@ from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
+from tools.pages.front_picture import dark_front_picture, front_facts, front_picture, same_facts
 from tools.pages.limits import limit_blocks
 from tools.pages.measured import figures, files_with_figures, with_figures
 from tools.pages.methods import method_blocks
@@ -49,7 +50,7 @@ from tools.pages.running import ROOT
 from tools.pages.scenario import SCENARIO_PAGES, scenario_pages, scenario_schema
 from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
-from tools.pages.which_schedule_wins import answer_tables, dark_front_picture, front_picture, same_picture
+from tools.pages.which_schedule_wins import answer_tables, dark_staircase, light_staircase, same_picture
 
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
 
@@ -105,8 +106,11 @@ PAGES = (
     Page("docs/guides/fine-tune.md", fine_tune_blocks, slow=True),
     Page("docs/evidence/which-schedule-wins.md", answer_tables),
     Page("docs/concepts/how-it-works.svg", rooms_drawing),
-    Page("docs/front-picture.svg", front_picture, same=same_picture),
-    Page("docs/front-picture-dark.svg", dark_front_picture, same=same_picture),
+    Page("docs/evidence/which-schedule-wins.svg", light_staircase, same=same_picture),
+    Page("docs/evidence/which-schedule-wins-dark.svg", dark_staircase, same=same_picture),
+    Page("docs/front-picture.json", front_facts, slow=True, same=same_facts),
+    Page("docs/front-picture.svg", front_picture),
+    Page("docs/front-picture-dark.svg", dark_front_picture),
 )
 
 

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 import typer
+import yaml
 
+import edgefl
+from tools.pages import front_picture
 from tools.pages.outputs import agree, renewed
 from tools.pages.running import PAGES, ROOT, Shelf, blocks, pictures
 
@@ -119,14 +122,15 @@ def test_the_commands_that_ci_runs_are_where_it_looks_for_them() -> None:
     """The first block under these headings of the README, as .ci/run reads it."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for heading, words in (
-        ("Install and run", ("-m venv", "install -c constraints.txt .", "edgefl run quickstart")),
+        ("Install", ("-m venv", "install -c constraints.txt .", "activate")),
+        ("Try it", ("edgefl run quickstart", "edgefl report runs/quickstart")),
         ("Test", ("-m venv", "-e '.[test]'", "-m pytest")),
     ):
         section = text.split(f"\n## {heading}\n", 1)[1]
         command = section.split("```sh\n", 1)[1].split("```", 1)[0].strip()
         assert all(word in command for word in words)
         assert "\n## " not in section.split("```sh\n", 1)[0]
-    assert len(text.splitlines()) < 110
+    assert len(text.splitlines()) <= 90
 
 
 def test_getting_started_installs_as_the_readme_does() -> None:
@@ -202,13 +206,25 @@ def test_the_readme_counts_what_there_is() -> None:
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
-def test_the_words_beside_the_picture_are_its_numbers() -> None:
-    recorded = json.loads((ROOT / "docs/evidence/which-schedule-wins.json").read_text(encoding="utf-8"))
-    wins = [(f["winner"], f["low"] / 2**20) for f in recorded["fleets"] if f["small_share"] == 1 and f["winner"]]
-    begins = [min(low for name, low in wins if name == winner) for winner in ("layer-wise", "frozen-prefix", "elastic")]
-    words = "layer-wise training wins from {:.0f} MiB, a frozen prefix from {:.0f}, elastic from {:.0f};".format(
-        *begins
-    )
+def test_the_front_picture_shows_who_fits_in_the_quickstart() -> None:
+    found = front_picture.facts()
+    scenario = yaml.safe_load((ROOT / "scenarios/quickstart.yaml").read_text(encoding="utf-8"))
+    for run, schedule in zip(found["runs"], scenario["compare"]["schedule"], strict=True):
+        sets = ["compare=null", f"schedule={json.dumps(schedule)}"]
+        clients = edgefl.profile("quickstart", sets, clients=True).clients or ()
+        assert run["schedule"] == schedule["name"] and len(clients) == len(found["clients"])
+        assert {each.client for each in clients if each.eligible_stages < each.stages} == {*run["left_out"]}
+
+
+def test_the_words_beside_the_front_picture_are_its_numbers() -> None:
+    found = front_picture.facts()
+    alt = front_picture.alt_text(found)
     for page in ("README.md", "docs/index.md"):
-        assert words in " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    assert len(recorded["seeds"]) == 10 and len(recorded["variants"]) == 8
+        assert alt in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    scores = re.search(r"image balanced accuracy \(0\.083\) +(.*)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert scores and scores[1].split() == [f"{run['score']:.3f}" for run in found["runs"]]
+    for file in ("docs/front-picture.svg", "docs/front-picture-dark.svg"):
+        drawn = (ROOT / file).read_text(encoding="utf-8")
+        left_out = sum(len(run["left_out"]) for run in found["runs"])
+        assert drawn.count('fill="none"') == left_out + 1  # and the one of the legend
+        assert drawn.count("<circle") == 3 * len(found["clients"]) + 2

@@ -219,6 +219,7 @@ class Shelf:
         raise AssertionError(f"{block}: blocks of language {block.language!r} can't run")
 
     def _type(self, block: Block, line: str) -> str:
+        line = re.sub(r"\s+# .*", "", line)
         if line in self.typed:
             return self.typed[line]
         words = shlex.split(line.rpartition("&& .venv/bin/")[2] if ".venv/bin/edgefl" in line else line, comments=True)

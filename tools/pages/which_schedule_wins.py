@@ -1,4 +1,4 @@
-"""The answer of the suite ``memory``, recorded in docs/, as the front picture and as the tables of its page.
+"""The answer of the suite ``memory``, recorded in docs/, as the picture and the tables of its page.
 
 ``docs/evidence/which-schedule-wins.json`` is the ``bench.json`` that ``edgefl bench memory`` wrote.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -21,7 +22,8 @@ from edgefl.drawing.text_tables import print_section
 from edgefl.records.reading import decode
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "which-schedule-wins.json"
-STYLESHEET = RECORDED.parents[1] / "stylesheets" / "extra.css"
+GROUND = "#1e2129"
+"""The site's dark ground."""
 WIDTH = 110
 
 
@@ -30,20 +32,38 @@ def recorded() -> BenchAnswer:
     return decode(BenchAnswer, RECORDED.read_bytes(), RECORDED)
 
 
-def front_picture() -> str:
+def light_staircase() -> str:
     """The staircase as SVG; equal answers give equal texts."""
     chart = staircase(recorded())
     assert chart is not None
     with tempfile.TemporaryDirectory() as folder:
-        draw(chart, Path(folder) / "staircase.svg")
+        draw(chart, Path(folder) / "staircase.svg", title=chart.title)
         return (Path(folder) / "staircase.svg").read_text(encoding="utf-8")
 
 
-def dark_front_picture() -> str:
-    """The staircase for a dark ground, by the filter with which the site's stylesheet darkens drawings."""
-    stylesheet = STYLESHEET.read_text(encoding="utf-8")
-    (rule,) = re.findall(r"\.md-typeset img \{ (filter: [^;]+); \}", stylesheet)
-    return front_picture().replace("<svg ", f'<svg style="{rule}" ', 1)
+def dark_staircase() -> str:
+    """The staircase in colours for a dark ground."""
+    light = light_staircase().replace(
+        "<svg ", '<svg fill="#000000" ', 1
+    )  # of letters, which have no colour of their own
+    return re.sub(r"#[0-9a-f]{6}\b", lambda match: darkened(match[0]), light)
+
+
+def darkened(colour: str) -> str:
+    """A colour of a light page on a dark one, as the script of edgefl's pages has it (``edgefl/html/theme.js``)."""
+    parts = [float(int(colour[at : at + 2], 16)) for at in (1, 3, 5)]
+    if min(parts) == 255:
+        return GROUND
+    if max(parts) - min(parts) < 8 and _bright(parts) < 0.2:
+        parts = [255 - part for part in parts]
+    while _bright(parts) < 0.5:
+        parts = [part + (255 - part) * 0.1 for part in parts]
+    return "#" + "".join(f"{round(part):02x}" for part in parts)
+
+
+def _bright(parts: Sequence[float]) -> float:
+    red, green, blue = parts
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
 
 
 def same_picture(now: str, made: str) -> bool:

@@ -85,11 +85,13 @@ class BenchFleet(Record):
     """The variants in the suite's order"""
     winner: str | None
     """The variant that is best, where its paired intervals over the seeds exclude 0 against all others, by Student's t
-    with Holm's correction and by the bootstrap; `null` in a tie"""
+    with Holm's correction and by the bootstrap; `null` in a tie, and where its own interval holds the chance level"""
     tied: Sequence[str]
-    """In a tie the best and those not shown to be behind it, best first; empty if nobody trains"""
+    """In a tie the best and those not shown to be behind it, best first, without those whose interval holds the chance
+    level; empty if nobody trains, or nobody better than chance"""
     gap: float | None
-    """By how much the best is ahead of the next, mean over the seeds; `null` without a next"""
+    """By how much the best is ahead of the next, mean over the seeds; `null` without a next, and where the best
+    isn't better than chance"""
     detectable: float | None
     """The gap that these seeds could have shown with a power of 80 %"""
 

@@ -8,7 +8,17 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet, BenchRow
-from edgefl.commands.bench.table import best_of, by_share, free_fleet, interval, metric_words, score_text
+from edgefl.commands.bench.table import (
+    best_of,
+    best_places,
+    by_share,
+    finding,
+    free_fleet,
+    interval,
+    metric_words,
+    score_text,
+    told_variants,
+)
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.drawing.charts.palette import INK, of_run
@@ -31,6 +41,7 @@ def charts_of_bench(result: BenchAnswer) -> list[Chart]:
     first = [totals, fleets] if len(result.fleets) == 1 else [fleets]
     charts = [
         *first,
+        all_steps(result),
         ranks(result),
         profile_of_costs(result),
         retention_chart(result),
@@ -49,50 +60,111 @@ class _Step(NamedTuple):
 
 
 def staircase(result: BenchAnswer) -> Chart | None:
+    """The score of few variants over what small devices have, where most devices are small; the title is the finding.
+
+    The variants are those that are shown to be best somewhere, those that lead a tie if none is, and the suite's first.
+    None without a budget, or where nothing depends on it.
+    """
+    if result.budget is UNSET or not _bounds(result.fleets):
+        return None
+    words, fleets = next(iter(by_share(result)))
+    names = told_variants(result, fleets)
+    changes = _bounds([fleet for fleet in fleets if any(row.mean is not None for row in _of(fleet, names))])
+    ends, wide = _ends(changes or _bounds(fleets))
+    noun, unit = budget_named(result.budget).noun, budget_named(result.budget).quantity.word
+    series, labels = [], []
+    for name in names:
+        index = _names(result).index(name)
+        steps = _level(fleets, name, ends)
+        series += _lines(steps, name, index, ends)
+        if steps:
+            labels.append(_label(steps, name, index, ends, wide))
+    panel = Panel(
+        "", "lines", ChartAxis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), _scores_axis(result, fleets),
+        [*series, *labels], _across(result), marked=False, labelled=True,
+    )  # fmt: skip
+    left_out = len(_names(result)) - len(names)
+    others = f" {left_out} more variants are in the figure of all." if left_out else ""
+    return Chart(
+        "staircase", finding(result, fleets),
+        f"The mean of each variant's {metric_words(result)} where {words}; {best_places(result, fleets)}. A line "
+        f"begins where the first client of its variant can train, and is thick where it is shown to be best.{others}",
+        [panel], _columns(result, unit),
+        [row for row in _rows(fleets) if row[3] in names], across=1, size=(4.4, 3.1), headed=True,
+    )  # fmt: skip
+
+
+def all_steps(result: BenchAnswer) -> Chart | None:
     """The score of each variant over what small devices have; a panel for each share of small devices.
 
     None without a budget, or where nothing depends on it.
     """
-    bounds = sorted({end for fleet in result.fleets for end in (fleet.low, fleet.high) if end})
-    if result.budget is UNSET or not bounds:
+    if result.budget is UNSET or not (bounds := _bounds(result.fleets)):
         return None
-    wide = bounds[-1] > 8 * bounds[0]
-    margin = 0.15 * (bounds[-1] - bounds[0]) or 0.25 * bounds[0]
-    ends = (bounds[0] / 1.5, bounds[-1] * 1.5) if wide else (max(bounds[0] - margin, 0.0), bounds[-1] + margin)
-    budget = budget_named(result.budget)
-    noun, unit = budget.noun, budget.quantity.word
-    across = [] if result.chance is None else [(result.chance, "chance")]
-    heights = [height for height, _ in across]
-    for row in (row for fleet in result.fleets for row in fleet.rows):
-        if row.mean is not None:
-            heights += [row.mean - (row.half_width or 0.0), row.mean + (row.half_width or 0.0)]
-    room = 0.06 * (max(heights, default=1.0) - min(heights, default=0.0))
-    y = ChartAxis(metric_words(result), "", False, max(heights, default=1.0) + room, min(heights, default=0.0) - room)
-    panels, rows = [], []
+    ends, wide = _ends(bounds)
+    noun, unit = budget_named(result.budget).noun, budget_named(result.budget).quantity.word
+    y, panels, rows = _scores_axis(result, result.fleets), [], []
     for words, fleets in by_share(result):
         series = []
         for index, name in enumerate(_names(result)):
             steps = _level(fleets, name, ends)
-            series += _variant_series(result, steps, index, ends, wide)
+            series += [*_lines(steps, name, index, ends), *_marks(result, steps, index, ends, wide)]
         title = f"{words[:1].upper()}{words[1:]}" if len(result.fleets) > len(fleets) else ""
         panels.append(
             Panel(title, "lines", ChartAxis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), y, series,
-                  across, marked=False)
+                  _across(result), marked=False)
         )  # fmt: skip
-        rows += [
-            [fleet.small_share, fleet.low, fleet.high, row.variant, row.mean, row.half_width, best_of(fleet)]
-            for fleet in fleets
-            for row in fleet.rows
-        ]
+        rows += _rows(fleets)
     spread = " Whiskers are the 95 % interval over the seeds." if len(result.seeds) > 1 else ""
     return Chart(
-        "staircase", f"{metric_words(result)} by {noun} of small devices",
+        "staircase-of-all", f"All variants: {metric_words(result)} by {noun} of small devices",
         f"The mean score of each variant; it begins where its first client can train.{spread} A line is thick where "
         "its variant is shown to be best; where none is, these seeds don't tell.",
-        panels,
-        ["small_share", f"from_{unit}", f"below_{unit}", "variant", result.metric, "half_width", "best"],
-        rows, across=len(panels), size=(_width(panels), 3.1), aligned=True,
+        panels, _columns(result, unit), rows, across=len(panels), size=(_width(panels), 3.1), aligned=True,
     )  # fmt: skip
+
+
+def _bounds(fleets: Sequence[BenchFleet]) -> list[float]:
+    """The amounts at which something changes."""
+    return sorted({end for fleet in fleets for end in (fleet.low, fleet.high) if end})
+
+
+def _ends(bounds: Sequence[float]) -> tuple[tuple[float, float], bool]:
+    """The ends of an axis with these amounts, and whether it is logarithmic."""
+    wide = bounds[-1] > 8 * bounds[0]
+    margin = 0.15 * (bounds[-1] - bounds[0]) or 0.25 * bounds[0]
+    ends = (bounds[0] / 1.5, bounds[-1] * 1.5) if wide else (max(bounds[0] - margin, 0.0), bounds[-1] + margin)
+    return ends, wide
+
+
+def _across(result: BenchAnswer) -> list[tuple[float, str]]:
+    return [] if result.chance is None else [(result.chance, "chance")]
+
+
+def _scores_axis(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> ChartAxis:
+    heights = [height for height, _ in _across(result)]
+    for row in (row for fleet in fleets for row in fleet.rows):
+        if row.mean is not None:
+            heights += [row.mean - (row.half_width or 0.0), row.mean + (row.half_width or 0.0)]
+    room = 0.06 * (max(heights, default=1.0) - min(heights, default=0.0))
+    return ChartAxis(metric_words(result), "", False, max(heights, default=1.0) + room,
+                     min(heights, default=0.0) - room)  # fmt: skip
+
+
+def _columns(result: BenchAnswer, unit: str) -> list[str]:
+    return ["small_share", f"from_{unit}", f"below_{unit}", "variant", result.metric, "half_width", "best"]
+
+
+def _rows(fleets: Sequence[BenchFleet]) -> list[list[object]]:
+    return [
+        [fleet.small_share, fleet.low, fleet.high, row.variant, row.mean, row.half_width, best_of(fleet)]
+        for fleet in fleets
+        for row in fleet.rows
+    ]
+
+
+def _of(fleet: BenchFleet, names: Sequence[str]) -> list[BenchRow]:
+    return [row for row in fleet.rows if row.variant in names]
 
 
 def _width(panels: Sequence[Panel]) -> float:
@@ -121,29 +193,50 @@ def _level(fleets: Sequence[BenchFleet], name: str, ends: tuple[float, float]) -
     return steps
 
 
-def _variant_series(
-    result: BenchAnswer, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool
-) -> list[Series]:
-    """A variant's line, over it a thick one where it is best, and on each step a mark with its interval."""
-    name, shade = _names(result)[index], of_run(index)
+def _lines(steps: Sequence[_Step], name: str, index: int, ends: tuple[float, float]) -> list[Series]:
+    """A variant's line, and over it a thick one where it is best."""
+    shade = of_run(index)
     x, y = step_corners([(step.low, step.high, step.row.mean) for step in steps])
-    won = [
+    won = _won(steps, name, ends)
+    lines = [Series(name, x, y, shade, symbols=[index] * len(x))]
+    if won:
+        lines.append(Series(name, *step_corners(won), shade, heavy=True))
+    return lines
+
+
+def _won(steps: Sequence[_Step], name: str, ends: tuple[float, float]) -> list[tuple[float, float, Number]]:
+    """The pieces of a line on which its variant is shown to be best."""
+    return [
         (max(fleet.low, ends[0]), ends[1] if fleet.high is None else fleet.high, step.row.mean)
         for step in steps
         for fleet in step.fleets
         if fleet.winner == name and fleet.low is not UNSET and fleet.high is not UNSET
     ]
-    lines = [Series(name, x, y, shade, symbols=[index] * len(x))]
-    if won:
-        lines.append(Series(name, *step_corners(won), shade, heavy=True))
+
+
+def _label(steps: Sequence[_Step], name: str, index: int, ends: tuple[float, float], wide: bool) -> Series:
+    """A variant's name, at the highest place where its line begins to be best, or where it ends."""
+    won = _won(steps, name, ends)
+    height = max((piece[2] or 0.0 for piece in won), default=steps[-1].row.mean or 0.0)
+    place = next((low for low, _, mean in won if mean == height), steps[-1].low)
+    into = log if wide else float
+    share = (into(place) - into(ends[0])) / (into(ends[1]) - into(ends[0]))
+    return Series(name, [place], [height], of_run(index), symbols=[0], form="points", written=True, notes=[name],
+                  leftward=share > 0.35)  # fmt: skip
+
+
+def _marks(
+    result: BenchAnswer, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool
+) -> list[Series]:
+    """A mark with its interval on each step of a variant."""
+    name, shade = _names(result)[index], of_run(index)
     if not steps:
-        return lines
+        return []
     places = _places(index, len(_names(result)), ends, wide)
     spread = [step.row.half_width for step in steps]
     means = [step.row.mean or 0.0 for step in steps]
     of_steps = [(interval(result, step.fleets[0]), interval(result, step.fleets[-1])) for step in steps]
     return [
-        *lines,
         Series(
             name, [_mark(step.low, step.high, places) for step in steps], means, shade,
             [None if off is None else mean - off for mean, off in zip(means, spread, strict=True)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from statistics import median
@@ -36,10 +36,11 @@ NOBODY = "nobody can train"
 COSTS = tuple(noun.partition(" of ")[0] for noun in AXES.values())
 MOST_COSTS = 30
 """Rows of costs that fit a screen; of more, only the lowest of each fleet are shown."""
-AT_CHANCE = ", no better than chance"
+AT_CHANCE = "none is better than chance"
 HOW_BEST = (
     "Best: the paired differences to all others over the seeds exclude 0 (95 %, Holm).  tie: those not shown to be "
-    "behind, the best mean first.  could show: the gap that these seeds would show with a power of 80 %."
+    "behind, the best mean first.  could show: the gap that these seeds would show with a power of 80 %.  A variant at "
+    "chance level is never best."
 )
 
 
@@ -146,24 +147,26 @@ def by_share(result: BenchAnswer) -> Iterator[tuple[str, list[BenchFleet]]]:
 
 
 def best_of(fleet: BenchFleet) -> str:
-    """Who is best on a fleet: a variant, ``tie: ...``, or that nobody can train."""
-    return _best(fleet.winner, fleet.tied)
+    """Who is best on a fleet: a variant, ``tie: ...``, or that none is better than chance, or nobody can train."""
+    return _best(fleet.winner, fleet.tied, [row.mean for row in fleet.rows])
 
 
-def _best(winner: str | None, tied: Sequence[str]) -> str:
+def _best(winner: str | None, tied: Sequence[str], means: Iterable[float | None]) -> str:
     if winner is not None:
         return winner
-    return f"tie: {', '.join(tied)}" if tied else NOBODY
+    if tied:
+        return f"tie: {', '.join(tied)}"
+    return NOBODY if all(mean is None for mean in means) else AT_CHANCE
 
 
 def answer(result: BenchAnswer) -> list[str]:
     """The answer in sentences: how often each variant is best, and where, for each share of small devices."""
     wins = Counter(fleet.winner for fleet in result.fleets if fleet.winner is not None)
     ties = sum(bool(fleet.tied) for fleet in result.fleets if fleet.winner is None)
-    idle = len(result.fleets) - wins.total() - ties
+    others = Counter(best_of(fleet) for fleet in result.fleets if fleet.winner is None and not fleet.tied)
     parts = [f"best is {', '.join(f'{name} on {count}' for name, count in wins.most_common())}"] if wins else []
     parts += [f"these seeds show no best on {ties}"] if ties else []
-    parts += [f"{NOBODY} on {idle}"] if idle else []
+    parts += [f"{words} on {others[words]}" for words in (AT_CHANCE, NOBODY) if others[words]]
     of = f"{len(result.fleets)} fleets" if len(result.fleets) > 1 else "1 fleet"
     sentences = [f"{of}: {'; '.join(parts)}."]
     if result.budget is UNSET:
@@ -179,6 +182,56 @@ def answer(result: BenchAnswer) -> list[str]:
         sentences.append(f"Where {words}, the best by their {noun} is {', '.join(places)}." if places else
                          f"Where {words}, no variant is shown to be best.")  # fmt: skip
     return sentences
+
+
+def best_stretches(fleets: Sequence[BenchFleet]) -> list[tuple[str, BenchFleet, BenchFleet]]:
+    """Variants that are shown to be best, each with the first and the last of neighbouring fleets."""
+    found = []
+    for winner, group in groupby(fleets, key=lambda fleet: fleet.winner):
+        first, *rest = group
+        if winner is not None:
+            found.append((winner, first, rest[-1] if rest else first))
+    return found
+
+
+def told_variants(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> list[str]:
+    """Variants that a figure of few lines shows, in the suite's order.
+
+    They are those that are shown to be best somewhere, or else those that lead a tie, and the first of the suite.
+    """
+    best = {fleet.winner for fleet in fleets} - {None} or {next(iter(fleet.tied), None) for fleet in fleets}
+    names = [variant.variant for variant in result.variants if variant.refused is UNSET]
+    return [name for name in names if name in best or name == names[0]]
+
+
+def finding(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> str:
+    """What fleets of one share show, as a title."""
+    of = {variant.variant: variant for variant in result.variants}
+    winners = [name for name, *_ in best_stretches(fleets) if name in of]
+    if not winners:
+        return "No variant is shown to be best"
+    if len(winners) > 1:
+        different = len({of[name].schedule for name in winners}) == len({*winners})
+        if _just_fits(of, fleets):
+            return f"The best {'schedule' if different else 'variant'} is the one that just fits"
+    return f"Best: {', then '.join(dict.fromkeys(winners))}"
+
+
+def _just_fits(variants: Mapping[str, BenchVariant], fleets: Sequence[BenchFleet]) -> bool:
+    """Whether each winner takes over at an amount from which it can do more: at one of its own needs."""
+    places = [(variants[name], first.low) for name, first, _ in best_stretches(fleets) if name in variants]
+    return all(low in (variant.needs or ()) for variant, low in places)
+
+
+def best_places(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> str:
+    """From which amount on each variant is shown to be best: ``layer-wise is best from 6.99 MiB, ...``."""
+    show = shows(result)
+    places = [
+        f"{name} is best {f'from {show(first.low)}' if first.low else 'with any amount'}"
+        for name, first, _ in best_stretches(fleets)
+        if first.low is not UNSET
+    ]
+    return ", ".join(places) or "none is shown to be best"
 
 
 def told_runs(result: BenchAnswer) -> str:
@@ -223,20 +276,9 @@ def _winner(result: BenchAnswer, fleet: BenchFleet) -> list[str]:
     """Who is best, the score, the gap, and with several seeds the one that could be shown."""
     best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
     rows = [row for row in fleet.rows if row.variant == best]
-    chance = "".join(AT_CHANCE for row in rows if _is_at_chance(result, row))
     gaps = (fleet.gap, fleet.detectable)[: 1 if len(result.seeds) == 1 else 2]
     scores = [score_text(row) for row in rows] or [NOTHING]
-    return [best_of(fleet) + chance, *scores, *(or_dash("{:.3f}".format, gap) for gap in gaps)]
-
-
-def _is_at_chance(result: BenchAnswer, row: BenchRow) -> bool:
-    """Whether the interval of a score holds the chance level, or is worse."""
-    if result.chance is None or row.mean is None:
-        return False
-    reach = row.half_width or 0.0
-    if result.better == "higher":
-        return row.mean - reach <= result.chance
-    return row.mean + reach >= result.chance
+    return [best_of(fleet), *scores, *(or_dash("{:.3f}".format, gap) for gap in gaps)]
 
 
 def _stretches(
@@ -296,7 +338,11 @@ def _ranks(result: BenchAnswer) -> Iterator[BenchSection]:
     for name, rank in ranks.ranks.items():
         width = ranks.half_widths[name]
         table.add_row(name, f"{rank:.2f}" + ("" if width is None else f" ± {width:.2f}"))
-    best = f"  Best by the ranks of each seed: {_best(ranks.winner, ranks.tied)}." if len(result.seeds) > 1 else ""
+    best = (
+        f"  Best by the ranks of each seed: {_best(ranks.winner, ranks.tied, ranks.ranks.values())}."
+        if len(result.seeds) > 1
+        else ""
+    )
     yield BenchSection(
         f"Ranks over {ranks.fleets} fleets (1 is best): mean{_reach(result)}", table,
         f"The fleets share their runs, so each seed counts once, with its mean rank.{best}",
@@ -349,7 +395,7 @@ def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
         table = new_table("total", *names, "best", left=(0, len(names) + 1))
         for row in rows:
             means = (or_dash("{:.3f}".format, row.means.get(name)) for name in names)
-            table.add_row(show(row.total), *means, _best(row.winner, row.tied))
+            table.add_row(show(row.total), *means, _best(row.winner, row.tied, row.means.values()))
         yield BenchSection(
             f"{metric_words(result, rows[0].split)} within a total of {noun}, {free_fleet(result)}", table
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,7 +25,7 @@ from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.results.equal_costs import AXES, Curve, curve_of
 from edgefl.results.facts import facts_of
-from edgefl.results.paired import Winner, mean_ranks, winner_of
+from edgefl.results.paired import ROUNDING, Winner, mean_ranks, winner_of
 from edgefl.results.spread import SeedSpread
 from edgefl.runs import read_run
 from edgefl.scenario.suite import Suite, Variant
@@ -36,11 +36,15 @@ TOTALS = 8
 
 @dataclass(frozen=True)
 class _Played:
-    """What is read of a run: its summary, its curve and the metric after the last round, None if it diverged."""
+    """What is read of a run: its summary, its curve and the metric after the last round, None if it diverged.
+
+    ``chance`` has the metric's chance level by split, None if it has none.
+    """
 
     facts: RunSummary
     curve: Curve
     score: float | None
+    chance: Mapping[str, float | None]
 
 
 def answer_of(
@@ -60,19 +64,19 @@ def answer_of(
     ended = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
     played = {name: run for name, run in ended.items() if run.facts.totals.finished}  # in others nobody trained
     options = suite.options
-    shown = [_fleet(fleet, played, metric, lower=lower, first=fleets[0] if options.conditions else None)
+    split = suite.base.evaluation.final
+    chance = _chance(played.values(), split)
+    shown = [_fleet(fleet, played, metric, chance, lower=lower, first=fleets[0] if options.conditions else None)
              for fleet in fleets]  # fmt: skip
     reference = fleets[-1] if options.budget is not None else fleets[0]
-    split = suite.base.evaluation.final
     during = _split(suite, [each.curve for each in played.values() if each.curve.evaluations])
-    levels = [_metric(each.facts.chance, metric) for each in played.values() if each.facts.metrics_split == split]
     return BenchAnswer(
         suite=suite.name,
         folder=str(folder),
         metric=metric,
         split=split,
         better="lower" if lower else "higher",
-        chance=next((level for level in levels if level is not None), None),
+        chance=chance,
         target=UNSET if options.target is None else options.target,
         target_split="" if options.target is None else during,
         budget=options.budget or UNSET,
@@ -92,7 +96,15 @@ def answer_of(
 def _read(folder: Path, metric: str) -> _Played:
     run = read_run(folder)
     facts = facts_of(run)
-    return _Played(facts, curve_of(run), _metric(facts.metrics, metric) if run.is_finished else None)
+    score = _metric(facts.metrics, metric) if run.is_finished else None
+    chance = {split: _metric(levels, metric) for split, levels in run.evaluation.chance.items()}
+    return _Played(facts, curve_of(run), score, chance)
+
+
+def _chance(played: Iterable[_Played], split: str) -> float | None:
+    """The chance level of the metric on a split, None if no run has one."""
+    levels = (each.chance.get(split) for each in played)
+    return next((level for level in levels if level is not None), None)
 
 
 def _metric(metrics: Mapping[str, Mapping[str, float | None]], metric: str) -> float | None:
@@ -120,10 +132,11 @@ def _variant(variant: Variant, needs: Mapping[str, Sequence[float]], tunings: Ma
 
 
 def _fleet(
-    fleet: FleetCells, played: Mapping[str, _Played], metric: str, *, lower: bool, first: FleetCells | None
-) -> BenchFleet:
+    fleet: FleetCells, played: Mapping[str, _Played], metric: str, chance: float | None, *, lower: bool,
+    first: FleetCells | None,
+) -> BenchFleet:  # fmt: skip
     rows = [_row(name, cells, played, metric, first) for name, cells in fleet.cells.items()]
-    best = winner_of({row.variant: row.scores for row in rows}, higher=not lower)
+    best = best_beyond_chance({row.variant: row.scores for row in rows}, chance, higher=not lower)
     level = fleet.level
     return BenchFleet(
         fleet=fleet.name,
@@ -136,6 +149,29 @@ def _fleet(
         gap=None if best.gap is None else best.gap.mean,
         detectable=best.detectable,
     )
+
+
+def best_beyond_chance(scores: Mapping[str, Sequence[float | None]], chance: float | None, *, higher: bool) -> Winner:
+    """The winner by the paired rule, or the tie, without variants that aren't better than chance.
+
+    A variant is better than chance if the 95 % interval of its mean (Student's t) is, or its score with one seed.
+    Where the best mean isn't, there is no winner and no gap.
+    """
+    best = winner_of(scores, higher=higher)
+    if chance is None or (best.name is None and not best.tied):
+        return best
+    tied = tuple(name for name in best.tied if _beats_chance(scores[name], chance, higher=higher))
+    if _beats_chance(scores[best.name or best.tied[0]], chance, higher=higher):
+        return replace(best, tied=tied)
+    return Winner(None, tied)
+
+
+def _beats_chance(scores: Sequence[float | None], chance: float, *, higher: bool) -> bool:
+    spread = SeedSpread(tuple(scores))
+    if spread.mean is None:
+        return False
+    ahead = (spread.mean - chance) * (1 if higher else -1)
+    return ahead > (spread.half_width or 0.0) + ROUNDING * abs(chance)
 
 
 def _row(
@@ -240,6 +276,7 @@ def _scores_within_totals(
     if not flat:
         return []
     split, found = _split(suite, flat), []
+    chance = _chance(played.values(), split)
     for axis in AXES:
         spends = [[e.spent[axis] for e in curve.evaluations if e.split == split] for curve in flat]
         low, high = max(min(each) for each in spends if each), max(max(each) for each in spends if each)
@@ -249,7 +286,7 @@ def _scores_within_totals(
             scores = {
                 name: [_score_within(curve, axis, total, split, metric) for curve in of] for name, of in curves.items()
             }
-            best: Winner = winner_of(scores, higher=higher)
+            best = best_beyond_chance(scores, chance, higher=higher)
             found.append(
                 BenchSpent(
                     axis=axis,

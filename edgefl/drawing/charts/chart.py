@@ -90,6 +90,8 @@ class Series(_DrawnText):
     """Whether its line is thick."""
     written: bool = False
     """Whether the notes stand beside the points, bars or cells, not only under the pointer."""
+    leftward: bool = False
+    """Whether notes that stand beside points of a panel of lines end there, and don't begin."""
     form: Form | None = None
     """How this series is drawn, if not as its panel says."""
 
@@ -120,6 +122,8 @@ class Panel(_DrawnText):
     """Whether the places of lines have marks; if not, series of points among them have marks and error bars."""
     legend: bool = False
     """Whether the panel has a legend of its own."""
+    labelled: bool = False
+    """Whether its lines have their names beside them, so that it needs no legend."""
 
     def factors(self) -> tuple[float, float]:
         """The divisors of the numbers along x and along y, so that the largest is told with a fitting prefix."""

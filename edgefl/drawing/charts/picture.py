@@ -95,7 +95,9 @@ def figure_of(chart: Chart, *, title: str = "", measured: bool = True) -> Any:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
         if chart.spread:
             figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.05 / tall}))
-        if not any(panel.legend for panel in chart.panels) and not all(panel.has_single_bars for panel in chart.panels):
+        if not any(panel.legend for panel in chart.panels) and not all(
+            panel.has_single_bars or panel.labelled for panel in chart.panels
+        ):
             _legend(figure, grid, "outside right upper" if measured else "center right", 1 if chart.aligned else 2)
         crowded = [axes for axes in grid.flat if len(axes.texts) > 1]
         if crowded:
@@ -227,6 +229,8 @@ def _lines(axes: Any, panel: Panel) -> None:
             spread = _errors(series, fy) if series.low else None
             axes.errorbar(x, y, yerr=spread, fmt=sign, color=series.colour, elinewidth=0.8, capsize=1.5,
                           label=series.name)  # fmt: skip
+            side = {"xytext": (-3, 3), "ha": "right"} if series.leftward else {}
+            _write(axes, series, x, y, color=series.colour, fontweight="bold", in_layout=False, **side)
             continue
         axes.plot(x, y, color=series.colour, label=series.name, linestyle="--" if series.dashed else "-",
                   linewidth=3.5 if series.heavy else None, marker=sign if len(marks) == 1 and len(x) <= 40 else None,

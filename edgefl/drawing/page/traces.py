@@ -82,7 +82,7 @@ def traces(panel: Panel) -> Plot:
         if name:  # an entry of the legend for each mark
             data.append(Properties(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
                                    marker=Properties(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
-    layout["showlegend"] = len(data) > 1 and not panel.has_single_bars
+    layout["showlegend"] = len(data) > 1 and not panel.has_single_bars and not panel.labelled
     return {"data": data, "layout": layout}
 
 
@@ -180,6 +180,10 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[Properties]:
                          "marker": marker, **_hover(series)})  # fmt: skip
             if series.low:
                 data[-1]["error_y"] = _spread(series, fy)
+            if series.written:
+                data[-1] |= {"mode": "markers+text", "text": list(map(safe, series.notes)), "cliponaxis": False}
+                data[-1]["textposition"] = "top left" if series.leftward else "top right"
+                data[-1]["textfont"] = {"color": series.colour, "size": 13}
             continue
         if any(value is not None for value in series.low):
             edge = Properties(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,

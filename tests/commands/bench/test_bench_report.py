@@ -23,11 +23,13 @@ from edgefl.commands.bench.answer import BenchAnswer, BenchCost
 from edgefl.commands.bench.chart import charts_of_bench, staircase, step_corners, times_lowest
 from edgefl.commands.bench.page import write_bench_page
 from edgefl.commands.bench.table import answer, bench_csv, interval, median_cost, print_bench, sections
+from edgefl.commands.bench.winners import best_beyond_chance
 from edgefl.drawing.charts.chart import Chart, Panel, Series
 from edgefl.drawing.charts.palette import RUNS
 from edgefl.drawing.figures import draw_figure
 from edgefl.drawing.page.traces import traces
 from edgefl.drawing.text_tables import Screen
+from edgefl.results.paired import Winner, winner_of
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,35 @@ def test_the_answer_counts_the_fleets_and_joins_neighbours_with_one_winner(memor
     assert first == "8 fleets: best is layer-wise on 2; these seeds show no best on 5; nobody can train on 1."
     assert small == "Where all devices are small, the best by their memory is layer-wise (6.1 to 17.2 MiB)."
     assert few == "Where 30 % of the devices are small, no variant is shown to be best."
+
+
+def test_where_none_is_better_than_chance_the_answer_says_so(memory: BenchAnswer) -> None:
+    fleets = [replace(fleet, winner=None, tied=[], gap=None, detectable=None) for fleet in memory.fleets]
+    result = replace(memory, fleets=fleets)
+    assert answer(result)[0] == "8 fleets: none is better than chance on 7; nobody can train on 1."
+    table = next(iter(sections(result))).table
+    assert list(table.columns[1].cells) == ["nobody can train", "none is better than chance"]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_variant_at_chance_level_is_never_best(higher: bool) -> None:
+    sign = 1.0 if higher else -1.0
+    good, fair, wild, flat = (
+        [sign * score for score in scores]
+        for scores in ([0.30, 0.31, 0.32], [0.20, 0.21, 0.19], [0.9, 0.01, 0.02], [0.1, 0.1, 0.1])
+    )
+    best = best_beyond_chance({"good": good, "flat": flat}, sign * 0.1, higher=higher)
+    assert best == winner_of({"good": good, "flat": flat}, higher=higher) and best.name == "good"
+    assert winner_of({"flat": flat}, higher=higher).name == "flat"
+    assert best_beyond_chance({"flat": flat}, sign * 0.1, higher=higher) == Winner(None)
+    assert best_beyond_chance({"flat": flat}, None, higher=higher).name == "flat"
+    tie = winner_of({"wild": wild, "fair": fair}, higher=higher)
+    assert tie.tied == ("wild", "fair")  # the best mean is of one lucky seed
+    assert best_beyond_chance({"wild": wild, "fair": fair}, sign * 0.1, higher=higher) == Winner(None, ("fair",))
+    tie = best_beyond_chance({"wild": wild, "good": [3 * score for score in good]}, sign * 0.1, higher=higher)
+    assert tie.name is None and tie.tied == ("good",) and tie.gap is not None
+    one = best_beyond_chance({"a": good[:1], "b": flat[:1]}, sign * 0.1, higher=higher)
+    assert one.name is None and one.tied == ("a",)
 
 
 def test_an_interval_names_a_unit_once_if_both_ends_have_it(memory: BenchAnswer) -> None:
@@ -161,7 +192,7 @@ def height(series: Series, place: float) -> float | None:
 
 
 def test_a_line_has_the_score_of_each_interval_on_both_sides_of_a_threshold(memory: BenchAnswer) -> None:
-    panels = charts(memory)["staircase"].panels
+    panels = charts(memory)["staircase-of-all"].panels
     fleets = {(fleet.small_share, fleet.low): fleet for fleet in memory.fleets}
     checked = 0
     for panel, share in zip(panels, (1.0, 0.3), strict=True):
@@ -175,7 +206,7 @@ def test_a_line_has_the_score_of_each_interval_on_both_sides_of_a_threshold(memo
 
 
 def test_a_line_is_thick_where_its_variant_is_shown_to_be_best_and_nowhere_else(memory: BenchAnswer) -> None:
-    for panel, share in zip(charts(memory)["staircase"].panels, (1.0, 0.3), strict=True):
+    for panel, share in zip(charts(memory)["staircase-of-all"].panels, (1.0, 0.3), strict=True):
         for fleet in memory.fleets:
             if fleet.small_share == share and fleet.low is not None:
                 inside = (fleet.low or 5.5 * MIB) * 1.001
@@ -184,7 +215,7 @@ def test_a_line_is_thick_where_its_variant_is_shown_to_be_best_and_nowhere_else(
 
 
 def test_marks_have_the_interval_over_the_seeds_and_hide_no_other() -> None:
-    chart = charts(drawn_bench())["staircase"]
+    chart = charts(drawn_bench())["staircase-of-all"]
     for panel in chart.panels:
         marks = [each for each in panel.series if each.form == "points"]
         assert len(marks) == len(NEEDS) == len({each.symbols[0] for each in marks})
@@ -194,6 +225,27 @@ def test_marks_have_the_interval_over_the_seeds_and_hide_no_other() -> None:
             of_line = line(panel, each.name)
             for place, mean, low, high in zip(each.x, each.y, each.low, each.high, strict=True):
                 assert height(of_line, place) == mean and mean - low == pytest.approx(high - mean)
+
+
+def test_the_first_figure_has_few_lines_with_their_names_and_the_finding_as_title() -> None:
+    result = drawn_bench()
+    wins = {0: "split", 1: "split", 2: "layer-wise", 3: "layer-wise"}
+    fleets = [replace(fleet, winner=wins.get(i), tied=[]) for i, fleet in enumerate(result.fleets)]
+    chart = staircase(replace(result, fleets=fleets))
+    assert chart is not None
+    (panel,) = chart.panels
+    names = ["end-to-end", "layer-wise", "split"]  # the suite's first, and those that are best where all are small
+    assert [each.notes for each in panel.series if each.written] == [[name] for name in names]
+    assert {each.name for each in panel.series} == {*names} == {str(row[3]) for row in chart.rows}
+    assert chart.title == "Best: split, then layer-wise"  # split is named best where it doesn't fit yet
+    assert "5 more variants" in chart.caption and not traces(panel)["layout"]["showlegend"]
+    fleets[0] = replace(fleets[0], winner=None)
+    chart = staircase(replace(result, fleets=fleets))
+    assert chart is not None and chart.title == "The best schedule is the one that just fits"
+    assert "split is best from 4.2 MiB, layer-wise is best from 6.1 MiB" in chart.caption
+    chart = staircase(replace(result, fleets=[replace(fleet, winner=None, tied=["LoRA"]) for fleet in fleets]))
+    assert chart is not None and chart.title == "No variant is shown to be best"
+    assert {each.name for each in chart.panels[0].series} == {"end-to-end", "LoRA"}
 
 
 def test_small_and_large_budgets_are_drawn_over_a_logarithm() -> None:
@@ -218,7 +270,7 @@ def test_level_pieces_that_dont_touch_have_a_gap() -> None:
 def test_without_a_budget_scores_and_what_is_kept_are_bars() -> None:
     result = drawn_bench(names=("a", "b"), conditions=("none", "crash", "noise"), seeds=3)
     found = charts(result)
-    assert next(iter(found)) == "scores" and "staircase" not in found
+    assert next(iter(found)) == "scores" and not {"staircase", "staircase-of-all"} & found.keys()
     for index, series in enumerate(found["scores"].panels[0].series):
         rows = [fleet.rows[index] for fleet in result.fleets]
         assert (list(series.x), list(series.y)) == (["none", "crash", "noise"], [row.mean for row in rows])
@@ -268,7 +320,7 @@ def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: 
 
 def test_eight_variants_have_eight_colours_and_marks() -> None:
     assert len(set(RUNS)) == len(RUNS) >= 8
-    panel = charts(drawn_bench(shares=(0.3,), seeds=2))["staircase"].panels[0]
+    panel = charts(drawn_bench(shares=(0.3,), seeds=2))["staircase-of-all"].panels[0]
     assert len({(each.colour, each.symbols[0]) for each in panel.series if each.symbols}) == 8
 
 
@@ -281,7 +333,7 @@ def test_the_staircase_can_be_a_file_of_every_form(form: str, begins: bytes, tmp
 
 def test_with_one_seed_every_figure_can_be_drawn(tmp_path: Path) -> None:
     figures = charts(drawn_bench(names=("a", "b"), shares=(1.0,), seeds=1))
-    assert list(figures) == ["staircase", "ranks", "costs-to-target", "within-totals"]
+    assert list(figures) == ["staircase", "staircase-of-all", "ranks", "costs-to-target", "within-totals"]
     for name, chart in figures.items():
         draw_figure(chart, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -291,7 +343,7 @@ def test_plotly_takes_every_panel_and_its_numbers_are_those_of_the_chart(memory:
     for chart in charts_of_bench(memory):
         for panel in chart.panels:
             go.Figure(**traces(panel))  # raises for a name or a value that plotly's schema doesn't have
-    panel = charts(memory)["staircase"].panels[0]
+    panel = charts(memory)["staircase-of-all"].panels[0]
     drawn: dict[str, Any] = next(dict(each) for each in traces(panel)["data"] if each["name"] == "layer-wise")
     assert drawn["y"] == pytest.approx(line(panel, "layer-wise").y, rel=1e-4)
     assert drawn["x"] == pytest.approx([x / MIB for x in line(panel, "layer-wise").x], rel=1e-4)
