@@ -228,3 +228,13 @@ def test_the_words_beside_the_front_picture_are_its_numbers() -> None:
         left_out = sum(len(run["left_out"]) for run in found["runs"])
         assert drawn.count('fill="none"') == left_out + 1  # and the one of the legend
         assert drawn.count("<circle") == 3 * len(found["clients"]) + 2
+
+
+def test_the_words_beside_the_picture_of_schedules_are_its_numbers() -> None:
+    recorded = json.loads((ROOT / "docs/evidence/which-schedule-wins.json").read_text(encoding="utf-8"))
+    wins = [(f["winner"], f["low"] / 2**20) for f in recorded["fleets"] if f["small_share"] == 1 and f["winner"]]
+    begins = [min(low for name, low in wins if name == winner) for winner in ("layer-wise", "frozen-prefix", "elastic")]
+    words = "layer-wise is best from {:.0f} MiB, a frozen prefix from {:.0f}, elastic from {:.0f}]".format(*begins)
+    page = (ROOT / "docs/evidence/which-schedule-wins.md").read_text(encoding="utf-8")
+    assert words in page and "[The best schedule is the one that just fits: " in page
+    assert len(recorded["seeds"]) == 10 and len(recorded["variants"]) == 8

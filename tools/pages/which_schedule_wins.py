@@ -73,7 +73,7 @@ def same_picture(now: str, made: str) -> bool:
 
 def answer_tables() -> dict[str, str]:
     """The tables that ``edgefl bench`` prints, by what they tell."""
-    blocks: dict[str, list[str]] = {"winners": [], "scores": [], "ranks": [], "costs": [], "variants": []}
+    blocks: dict[str, list[str]] = {"winners": [], "others": [], "scores": [], "ranks": [], "costs": [], "variants": []}
     for section in sections(recorded()):
         name = next((name for start, name in STARTS if section.title.startswith(start)), None)
         if name is None:
@@ -84,6 +84,6 @@ def answer_tables() -> dict[str, str]:
     return {name: "```text\n" + "\n\n".join(texts) + "\n```" for name, texts in blocks.items()}
 
 
-STARTS = (("Best where", "winners"), ("image-text R@10 on test: mean", "scores"), ("Ranks", "ranks"),
-          ("Costs", "costs"), ("Variants", "variants"))  # fmt: skip
+STARTS = (("Best where all", "winners"), ("Best where", "others"), ("image-text R@10 on test: mean", "scores"),
+          ("Ranks", "ranks"), ("Costs", "costs"), ("Variants", "variants"))  # fmt: skip
 """The beginnings of titles, and the blocks of the page that they stand in."""
