@@ -28,6 +28,8 @@ MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexit
 SPLITS = ("validation", "test")
 """The splits in the order of their marks: a circle and a square."""
 
+APART = "Lines: validation. Squares: the last evaluation, on the test split, which isn't to be compared with them."
+
 REACH = {False: "deviation", True: "half_width"}
 """What the column of a spread is called, without and with enough seeds for a confidence interval."""
 
@@ -70,7 +72,8 @@ def overview(groups: Mapping[str, Sequence[Curves]]) -> Chart | None:
         charts = [(f"{kind}: {title_of(name)}", _of_groups(groups, kind, name)) for kind, name in chosen.items()]
     for title, chart in charts:
         panels += [replace(panel, y=replace(panel.y, title=title)) for panel in chart.panels[:2]]
-    return Chart("curves", "What was learned", "", panels, [], [], spread=charts[0][1].spread)
+    below = " ".join(filter(None, [charts[0][1].spread, *(APART for _, chart in charts[:1] if chart.notes)]))
+    return Chart("curves", "What was learned", "", panels, [], [], spread=below)
 
 
 def metrics(records: Curves) -> list[Chart]:
@@ -150,6 +153,9 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
             names = [kind] * (len(kinds) > 1) + [split] * (len(splits) > 1)
             chance.setdefault(level, {}).update(dict.fromkeys(names))
     across = [(level, f"chance ({', '.join(of)})" if len(chance) > 1 else "chance") for level, of in chance.items()]
+    heights = [each for found in points.values() for point in found for each in point.score.known_values]
+    is_share = bool(heights) and min(heights) >= 0.0 and max(heights) <= 1.0
+    up = ChartAxis(title_of(metric), bottom=0.0 if is_share else None)
     panels = []
     for clock, _, axis in CLOCKS:
         if not any(point.clocks[clock] for found in points.values() for point in found):
@@ -159,7 +165,7 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
             for label, found in points.items()
             for each in _series(label, lines[label], found, clock, confidence=confidence)
         ]
-        panels.append(Panel("", "lines", axis, ChartAxis(title_of(metric)), series, across,
+        panels.append(Panel("", "lines", axis, up, series, across,
                             symbols=[split if split in splits else "" for split in SPLITS]))  # fmt: skip
     apart = ["Circles are on the validation split, squares on the test split: they aren't to be compared."]
     spread = f"Means over the seeds; bands and error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
