@@ -44,7 +44,7 @@ from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.records import record_blocks
 from tools.pages.refusals import refusal_blocks
-from tools.pages.rooms import rooms_drawing
+from tools.pages.rooms import dark_rooms_drawing, rooms_drawing
 from tools.pages.running import PAGES as OF_COMMANDS
 from tools.pages.running import ROOT
 from tools.pages.scenario import SCENARIO_PAGES, scenario_pages, scenario_schema
@@ -106,6 +106,7 @@ PAGES = (
     Page("docs/guides/fine-tune.md", fine_tune_blocks, slow=True),
     Page("docs/evidence/which-schedule-wins.md", answer_tables),
     Page("docs/concepts/how-it-works.svg", rooms_drawing),
+    Page("docs/concepts/how-it-works-dark.svg", dark_rooms_drawing),
     Page("docs/evidence/which-schedule-wins.svg", light_staircase, same=same_picture),
     Page("docs/evidence/which-schedule-wins-dark.svg", dark_staircase, same=same_picture),
     Page("docs/front-picture.json", front_facts, slow=True, same=same_facts),

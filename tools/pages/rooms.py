@@ -24,6 +24,9 @@ NOTES = {
     "records": "shared by all",
 }
 """What a layer is for, by its first room."""
+DARK = {"#ffffff": "#1e2129", "#57606a": "#9aa4af", "#24292f": "#e6edf3", "#dbe9f6": "#22405f", "#eceef0": "#363c47",
+        "#2f74b5": "#6cb0f5"}  # fmt: skip
+"""The colours of a dark page."""
 LEFT, WIDTH, HEIGHT, GAP = 210, 530, 34, 10
 
 
@@ -61,3 +64,8 @@ def rooms_drawing() -> str:
                 f'text-anchor="middle">{name}</text>'
             )
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def dark_rooms_drawing() -> str:
+    """The same in colours for a dark page."""
+    return re.sub("|".join(DARK), lambda match: DARK[match[0]], rooms_drawing())
