@@ -5,7 +5,7 @@
 edgefl plays 5 rounds of a small convolutional network in float64 (``training.precision: float64``).  Its first values,
 its cohorts and the batches of every client, in their order, are given to each peer, which trains and aggregates
 by its own code in an environment of its own, and to a loop by hand.  Exit 1 if a difference that isn't explained
-is above ``--within``; docs/evidence/accuracy.md has the figures and the explanations.
+is above ``--within``; docs/evidence/other-programs.md has the figures and the explanations.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The six steps are the tests marked ``gpu``, the quickstart, predicted against al
 calibration, steps per second against a bare loop, and several workers on a GPU.  Each step takes at most
 ``--minutes``.  A step writes its result as JSON when it ends (the memory step also writes a file for each model), and
 a step with a result doesn't run again.  Finally all results are printed as one Markdown table for
-docs/evidence/accuracy.md.  ``--device cpu`` runs all steps except the tests without a GPU.
+docs/evidence/gpu.md.  ``--device cpu`` runs all steps except the tests without a GPU.
 
 Each measurement on the GPU runs in its own process, so that memory or errors of one can't affect the next.
 """

@@ -34,9 +34,9 @@ from tools.pages.commands import commands_page
 from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
+from tools.pages.evidence import emulation_blocks, gpu_blocks, memory_blocks, other_program_blocks, seconds_blocks
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import dark_front_picture, front_facts, front_picture, same_facts
-from tools.pages.limits import limit_blocks
 from tools.pages.measured import figures, files_with_figures, with_figures
 from tools.pages.methods import method_blocks
 from tools.pages.outputs import renew
@@ -95,7 +95,11 @@ PAGES = (
     *whole_folder("docs/reference/json", JSON_PAGES, answer_pages),
     Page("docs/reference/devices.md", device_blocks),
     Page("docs/get-started/first-run.md", quickstart_block),
-    Page("docs/evidence/limits.md", limit_blocks),
+    Page("docs/evidence/memory.md", memory_blocks),
+    Page("docs/evidence/seconds.md", seconds_blocks),
+    Page("docs/evidence/gpu.md", gpu_blocks),
+    Page("docs/evidence/emulation.md", emulation_blocks),
+    Page("docs/evidence/other-programs.md", other_program_blocks),
     Page("docs/reference/data-sets.md", data_set_blocks),
     Page("docs/reference/towers.md", tower_blocks),
     Page("docs/reference/scenarios.md", scenarios_page),

@@ -37,13 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
         result = validate_devices(devices=given.device, plot=given.out, on_progress=on_progress)
         if given.record:
             known = result.to_data()
-            kept = {
-                "from": "`tools/published.py`",
-                **{name: known[name] for name in ("questions", "shipped", "joules")},
-            }
-            Path(given.record).write_text(
-                json.dumps({"from": "`tools/published.py`", **kept}, indent=1) + "\n", encoding="utf-8"
-            )
+            kept = {"from": "`tools/published.py`"}
+            kept |= {name: known[name] for name in ("questions", "shipped", "joules")}
+            Path(given.record).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         print_answer(result, given.form, lambda answer: print_published(answer, full=given.full))
 
 

@@ -21,9 +21,9 @@ from edgefl.testing.findings import CheckRule, Findings, HangWatch, Hung, hang_l
 
 TABLES: tuple[Literal["rounds", "clients", "eligibility"], ...] = ("rounds", "clients", "eligibility")
 SPARE = 4096
-"""Bytes by which a measured peak may differ from the predicted one: what docs/evidence/accuracy.md promises.
+"""Bytes by which a measured peak may differ from the predicted one: what docs/evidence/memory.md promises.
 
-Of a thousand configurations the median there is 64 bytes; with more, a part's wrong item of payload would pass.
+Of a thousand configurations the median there is 0 bytes; with more, a part's wrong item of payload would pass.
 """
 
 

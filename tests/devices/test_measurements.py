@@ -13,6 +13,7 @@ from edgefl.devices import device_names
 from edgefl.devices.measurements import Measurement, Software, measurements, read_measurements
 from edgefl.devices.profile import hardware, library_files
 from edgefl.errors import DeviceError
+from tools.pages.measured import figures
 
 ROWS = measurements()
 FILE = """title: "A page"
@@ -41,11 +42,11 @@ def read(tmp_path: Path, text: str) -> list[Measurement]:
 
 def test_the_docs_say_how_many_measurements_there_are() -> None:
     devices = {row.device for row in ROWS}
-    text = (Path(__file__).parents[2] / "docs/evidence/accuracy.md").read_text()
-    said = re.search(r"(\d+) measurements on (\d+) devices\s+and (\d+) processors", text)
-    assert said is not None
     known = [len(ROWS), len(devices & set(device_names())), len(devices - set(device_names()))]
-    assert [int(number) for number in said.groups()] == known
+    names = ("measurements", "shipped-devices", "other-processors")
+    assert [figures()[f"seconds.{name}"] for name in names] == list(map(str, known))
+    text = (Path(__file__).parents[2] / "docs/evidence/seconds.md").read_text()
+    assert all(f"figure: seconds.{name} " in text for name in names)
     assert devices - set(device_names()) == set(library_files("hardware"))
 
 
@@ -86,11 +87,11 @@ FIGURES = {
 def test_rows_have_the_figures_of_their_quotes() -> None:
     counts: Counter[str] = Counter()
     for row in ROWS:
-        for source, (pattern, figures) in FIGURES.items():
+        for source, (pattern, quoted) in FIGURES.items():
             if source in (row.source.url or "") and row.source.date.isoformat() >= "2026-11-27":
                 said = re.search(pattern, row.source.quote)
                 assert said is not None, row
-                value, batch, watts = figures(row, *map(float, said.groups()))
+                value, batch, watts = quoted(row, *map(float, said.groups()))
                 assert row.value == pytest.approx(value, rel=1e-5) and row.batch == batch
                 assert row.watts == (None if watts is None else pytest.approx(watts, rel=1e-5))
                 counts[source] += 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
 from edgefl.devices.processors import classes
+from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
 from edgefl.devices.written_facts import Fact, FactSource
 from edgefl.drawing.text_tables import number_formatter
 from tools.pages.classes import members
@@ -33,6 +34,8 @@ def device_blocks() -> dict[str, str]:
         "numbers of a link": _meanings(Link, links),
         "devices": "\n\n".join(part for each in devices for part in _device(each)),
         "links": "\n\n".join(part for each in links for part in _profile(each)),
+        "confidence": _confidence(devices),
+        "confidence by number": _by_number(devices),
         "sources": _sources([*devices, *links]),
     }
 
@@ -141,3 +144,34 @@ def _sources(profiles: Sequence[Device | Link]) -> str:
 def _cited(source: FactSource) -> tuple[str, str]:
     title = f"{source.title}, <{source.url}>" if source.url else source.title
     return title, source.date.isoformat() if source.read else "not opened"
+
+
+def _confidence(devices: Sequence[Device]) -> str:
+    """How many numbers are measured, from a data sheet, fitted, and estimated; without any source."""
+    facts = {
+        f"{len(devices)} devices": [fact for device in devices for fact in device.facts.values()],
+        "their power modes": [fact for device in devices for _, _, fact in new_in_modes(device)],
+        f"{len(link_names())} links": [fact for name in link_names() for fact in load_link(name).facts.values()],
+        "runtimes": [load_runtime(name).fact for name in runtime_names() if name != PYTORCH],
+    }
+    facts["all"] = [fact for of in facts.values() for fact in of]
+    rows = [
+        (name, *_counted(of), str(len(of)), str(sum(f.source.title == OWN for f in of))) for name, of in facts.items()
+    ]
+    return table(("Numbers of", *map(str.capitalize, CONFIDENCES), "All", "Our own estimate only"), rows)
+
+
+def _by_number(devices: Sequence[Device]) -> str:
+    """The same for each number of a device and of a link."""
+    rows = []
+    for what, profiles in (
+        ("device", [each.facts for each in devices]),
+        ("link", [load_link(n).facts for n in link_names()]),
+    ):
+        for name in dict.fromkeys(name for facts in profiles for name in facts):
+            rows.append((what, f"`{name}`", *_counted([facts[name] for facts in profiles if name in facts])))
+    return table(("Of a", "Number", *map(str.capitalize, CONFIDENCES)), rows)
+
+
+def _counted(facts: Sequence[Fact]) -> list[str]:
+    return [str(sum(fact.confidence == each for fact in facts) or "–") for each in CONFIDENCES]

@@ -46,6 +46,7 @@ def figures() -> dict[str, str]:
         ("gpu", _gpu()),
         ("emulation", _emulation()),
         ("other-programs", _other_programs()),
+        ("speed", {key: f"{recorded('speed')[key]:.0f}" for key in ("quickstart", "fit")}),
     ):
         found |= {f"{name}.{key}": text for key, text in of.items()}
     return found
@@ -104,6 +105,8 @@ def _memory() -> dict[str, str]:
         "equal": f"{known['equal']:,}",
         "most": f"{known['within_90_percent_bytes']:,} B",
         "worst": f"{known['largest_error_bytes']:,} B",
+        "outside": str(known["outside_goal"]),
+        "without-figure": str(known["without_figure"]),
         "runtime": units.show_bytes(small[0]),
         "runtime-range": f"{units.show_bytes(small[1])} to {units.show_bytes(small[2])}",
     }
@@ -113,10 +116,20 @@ def _seconds() -> dict[str, str]:
     known = recorded("seconds")
     rows = {f"unseen-{each['unseen']}": each for each in known["questions"]} | {"shipped": known["shipped"]}
     every = measurements()
-    found = {"measurements": str(len(every)), "processors": str(len({row.device for row in every}))}
+    devices = {row.device for row in every}
+    found = {
+        "measurements": str(len(every)),
+        "processors": str(len(devices)),
+        "shipped-devices": str(len(devices.intersection(device_names()))),
+        "other-processors": str(len(devices.difference(device_names()))),
+    }
     for name, row in rows.items():
         found |= _agreement(name, row)
-    return found
+    calibrated = recorded("calibrated")
+    return found | {
+        "calibrated": f"{calibrated['median_error_percent']} %",
+        "calibrated.worst": f"{calibrated['worst_error_percent']} %",
+    }
 
 
 def _joules() -> dict[str, str]:
@@ -177,8 +190,13 @@ def _emulation() -> dict[str, str]:
         name = phase.replace("_", "-")
         found |= {name: f"{own[phase][0]:g} %", f"{name}.worst": f"{own[phase][1]:g} %"}
     frames = known["frames"]
-    low, high = (end(frames["down"] + frames["up"]) for end in (min, max))
-    return {**found, "frames": f"{low:g} to {high:g} %", "frames.small": f"{frames['small_updates_up']} %"}
+    for name, both in (
+        ("frames", frames["down"] + frames["up"]),
+        ("frames.down", frames["down"]),
+        ("frames.up", frames["up"]),
+    ):
+        found[name] = f"{min(both):g} to {max(both):g} %"
+    return {**found, "frames.small": f"{frames['small_updates_up']} %"}
 
 
 def _other_programs() -> dict[str, str]:

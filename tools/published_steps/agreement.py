@@ -18,7 +18,7 @@ SEED = 42
 FEWEST_CLUSTERS = 5
 """A choice: resamples of four clusters are 35 at most, whose percentiles say little."""
 FACTOR = 1.5
-"""A choice: what docs/evidence/accuracy.md counts as near."""
+"""A choice: what docs/evidence/seconds.md counts as near."""
 
 
 def agreement(

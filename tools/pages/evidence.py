@@ -1,0 +1,179 @@
+"""The tables of the pages of evidence: how far off memory, seconds and other figures are, from what tools recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from edgefl import units
+from edgefl.devices import device_names, load_device
+from edgefl.devices.measurements import Measurement, measurements
+from edgefl.devices.processors import classes
+from edgefl.devices.profile import Device, hardware
+from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
+from edgefl.records.reading import from_data
+from tools.pages.markdown import table
+from tools.pages.measured import recorded
+from tools.published_steps.agreement import agreement
+from tools.published_steps.answer import Estimate, Unseen
+from tools.published_steps.predicting import foretold, key_of, source_of
+
+UNSEEN = {
+    "model": "these models on the device",
+    "device": "the device",
+    "source": "the source",
+    "class": "the class of its processor",
+    "nothing": "nothing (as shipped)",
+}
+"""How the page names the questions of ``tools/published.py``."""
+
+
+def memory_blocks() -> dict[str, str]:
+    """Those of the page about memory."""
+    return {"runtimes": _runtimes([load_device(name) for name in device_names()])}
+
+
+def seconds_blocks() -> dict[str, str]:
+    """Those of the page about seconds and joules."""
+    devices = [load_device(name) for name in device_names()]
+    return {"unseen": _unseen(), "classes": _seconds(devices), "meters": _meters(devices), "calibrated": _calibrated()}
+
+
+def gpu_blocks() -> dict[str, str]:
+    """That of the page about the GPU: the models that were measured there."""
+    rows = [
+        (
+            model["model"],
+            f"{model['allocated_mib']:,.1f} MiB",
+            _signed(model["memory_error_with_gpu"], 2),
+            _signed(model["memory_error_without"], 1),
+            f"{model['step_ms']} ms",
+            _signed(model["seconds_error"], 0),
+        )
+        for model in recorded("gpu")["models"]
+    ]
+    head = ("Model", "Allocated", "Predicted with the GPU", "Predicted without", "A step", "Predicted step")
+    return {"models": table(head, rows)}
+
+
+def _signed(error: float | None, digits: int) -> str:
+    return "–" if error is None else f"{error:+.{digits}f} %"
+
+
+def emulation_blocks() -> dict[str, str]:
+    """That of the page about emulation: errors of each phase by group of client-rounds."""
+    phases = ("download", "compute", "upload", "round", "round_with_measured_compute")
+    rows = [
+        (each["group"], str(each["client_rounds"]), *(", ".join(f"{e:.2g} %" for e in each[phase]) for phase in phases))
+        for each in recorded("emulation")["groups"]
+    ]
+    head = ("", "Client-rounds", "Download", "Compute", "Upload", "Round", "Round with measured compute")
+    return {"seconds": table(head, rows)}
+
+
+def other_program_blocks() -> dict[str, str]:
+    """That of the page about other programs: the largest difference of each pair."""
+    rows = [(e["method"], e["compared_with"], e["difference"]) for e in recorded("other-programs")["pairs"]]
+    return {"differences": table(("Method", "Compared with", "Largest difference"), rows, ("---", "---", "---:"))}
+
+
+def _calibrated() -> str:
+    """Predicted over measured seconds of whole networks on a calibrated core."""
+    rows = [
+        (each["network"], str(each["measured_ms"]), f"{each['predicted']:.2f}", f"{each['roofline']:.2f}")
+        for each in recorded("calibrated")["networks"]
+    ]
+    return table(("Network", "Measured, ms", "Predicted / measured", "Roofline / measured"), rows)
+
+
+def _unseen() -> str:
+    """How far off seconds are by what the fit that predicts them lacks."""
+    known = recorded("seconds")
+    asked = {each["unseen"]: each for each in known["questions"]} | {"nothing": known["shipped"]}
+    rows = []
+    for name, title in UNSEEN.items():
+        of = asked[name]
+        tau = of["tau"]
+        rows.append(
+            (
+                title,
+                str(of["rows"]),
+                str(of["devices"]),
+                _percent(from_data(Estimate, of["median_error"], "seconds.json")),
+                _percent(from_data(Estimate, of["within_factor"], "seconds.json")),
+                f"{of['worst_factor']:.1f}x",
+                f"{tau['value']:.2f} [{tau['low']:.2f}..{tau['high']:.2f}]",
+            )
+        )
+    return table(("The fit lacks", "Rows", "Devices", "Median error", "Within 1.5x", "Worst", "Tau"), rows)
+
+
+def _runtimes(devices: Iterable[Device]) -> str:
+    """What a process takes in addition to its tensors, by runtime and type of device."""
+    types: dict[tuple[float, float, float, str], Counter[str]] = {}
+    for device in devices:
+        fact = device.facts["runtime_overhead_bytes"]
+        types.setdefault((fact.value, fact.low, fact.high, fact.confidence), Counter())[device.type] += 1
+    rows = [
+        ("Python with torch", ", ".join(f"{type} ({count})" for type, count in sorted(of.items())), *_range(*told))
+        for told, of in sorted(types.items())
+    ]
+    for name in runtime_names():
+        if name != PYTORCH:
+            runtime = load_runtime(name)
+            fact = runtime.fact
+            rows.append((runtime.title, "all", *_range(fact.value, fact.low, fact.high, fact.confidence)))
+    return table(("Runtime", "On", "Takes", "Range", "Confidence"), rows)
+
+
+def _range(value: float, low: float, high: float, confidence: str) -> tuple[str, str, str]:
+    return units.show_bytes(value), f"{units.show_bytes(low)} to {units.show_bytes(high)}", confidence
+
+
+def _seconds(devices: Sequence[Device]) -> str:
+    """How far off seconds of a step are by class of processor, by fits that lack the device or the class."""
+    timed = [row for row in measurements() if row.seconds_per_step is not None and key_of(row) in foretold()]
+    rows = []
+    for name in classes():
+        held = [row for row in timed if hardware(row.device).processor_class == name]
+        of = sum(device.processor_class == name for device in devices)
+        told = [*_off(held, "device"), *_off(held, "class")[:1]] if held else ["no measurements", "", "", ""]
+        rows.append((f"`{name}`", str(of), str(len(held)), str(len({row.device for row in held})), *told))
+    every = [*_off(timed, "device"), *_off(timed, "class")[:1]]
+    rows.append(("all", str(len(devices)), str(len(timed)), str(len({row.device for row in timed})), *every))
+    head = (
+        "Class",
+        "Devices shipped",
+        "Rows",
+        "Devices of rows",
+        "Median error",
+        "Within 1.5x",
+        "Worst",
+        "Class unseen",
+    )
+    return table(head, rows)
+
+
+def _off(rows: Sequence[Measurement], unseen: Unseen) -> list[str]:
+    """The median error, the share within a factor of 1.5, and the worst factor, by fits without something."""
+    measured = [row.seconds_per_step or 0.0 for row in rows]
+    predicted = [float(getattr(foretold()[key_of(row)], f"unseen_{unseen}")) for row in rows]
+    clusters = [(row.device, source_of(row)) for row in rows]
+    found = agreement(measured, predicted, clusters, len({row.device for row in rows}))
+    return [_percent(found.median_error), _percent(found.within_factor), f"{found.worst_factor:.1f}x"]
+
+
+def _percent(of: Estimate) -> str:
+    interval = "" if of.low is None or of.high is None else f" [{of.low:.0%}..{of.high:.0%}]".replace("%..", "..")
+    return f"{of.value:.0%}".replace("%", " %") + interval.replace("%", "")
+
+
+def _meters(devices: Sequence[Device]) -> str:
+    """What was compared with a meter of watts or joules."""
+    rows = Counter(row.device for row in measurements() if row.watts or row.measured in ("power", "energy"))
+    ours = {device.name for device in devices}
+    told = [
+        (f"`{name}`", hardware(name).title, str(count), "yes" if name in ours else "")
+        for name, count in rows.most_common()
+    ]
+    return table(("Device", "What the meter saw", "Figures", "In the device library"), told)
