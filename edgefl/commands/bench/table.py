@@ -147,7 +147,7 @@ def by_share(result: BenchAnswer) -> Iterator[tuple[str, list[BenchFleet]]]:
 
 
 def best_of(fleet: BenchFleet) -> str:
-    """Who is best on a fleet: a variant, ``tie: ...``, or that none is better than chance, or nobody can train."""
+    """Who is best on a fleet: a variant, ``tie: ...``, or in words that none is, and why."""
     return _best(fleet.winner, fleet.tied, [row.mean for row in fleet.rows])
 
 
@@ -155,7 +155,7 @@ def _best(winner: str | None, tied: Sequence[str], means: Iterable[float | None]
     if winner is not None:
         return winner
     if tied:
-        return f"tie: {', '.join(tied)}"
+        return f"tie: {', '.join(tied)}" if len(tied) > 1 else f"{tied[0]}, not shown to be best"
     return NOBODY if all(mean is None for mean in means) else AT_CHANCE
 
 

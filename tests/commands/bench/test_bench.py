@@ -134,6 +134,12 @@ def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[Ben
                 assert row.scores == scores[row.variant]
                 assert row.mean == pytest.approx(fmean(scores[row.variant]))
         best = max(scores, key=lambda name: fmean(scores[name]))
+        assert answer.chance is not None
+        guesses = {row.variant for row in fleet.rows if row.mean is None or row.mean - row.half_width <= answer.chance}
+        assert not guesses & {fleet.winner, *fleet.tied}
+        if best in guesses:
+            assert fleet.winner is None and fleet.gap is None
+            continue
         assert (fleet.winner or fleet.tied[0]) in (
             name for name in scores if fmean(scores[name]) == fmean(scores[best])
         )

@@ -128,7 +128,7 @@ def test_small_says_who_is_best_and_its_scores_are_those_of_its_runs(tmp_path: P
     by_fleet = {(fleet.small_share, fleet.low): fleet for fleet in answer.fleets}
     lowest = min(low for share, low in by_fleet if share == 1)
     for fleet in answer.fleets:
-        assert (fleet.winner is None) == bool(fleet.tied)
+        assert not (fleet.winner is not None and fleet.tied)
         for row in fleet.rows:
             for run, score in zip(row.runs, row.scores, strict=True):
                 if run is not None:
