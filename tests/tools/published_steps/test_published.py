@@ -214,4 +214,4 @@ def test_the_recorded_figures_are_those_of_the_file() -> None:
     assert held.keys() == {question.unseen for question in known.questions}
     for question in known.questions:
         for name, value in question.to_data().items():
-            assert value == pytest.approx(held[question.unseen][name], rel=1e-9), (question.unseen, name)
+            assert value == pytest.approx(held[question.unseen][name]), (question.unseen, name)
