@@ -1,6 +1,7 @@
 """Largest differences between edgefl's weights and those of pfl-research and Flower, on the same cohorts and batches.
 
     python tools/agree_with_peers.py [--methods fedavg,fedprox,scaffold] [--keep-environments DIR] [--within 1e-9]
+                                     [--record docs/evidence/figures/other-programs.json]
 
 edgefl plays 5 rounds of a small convolutional network in float64 (``training.precision: float64``).  Its first values,
 its cohorts and the batches of every client, in their order, are given to each peer, which trains and aggregates
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--methods", type=several(METHODS), default=METHODS)
     parser.add_argument("--within", type=float, default=1e-9, help="largest difference that is no failure")
     parser.add_argument("--keep-environments", type=Path, help="folder to install peers in, and to find them in again")
+    parser.add_argument("--record", type=Path, help="write the differences to this file, for the pages")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows, failed, versions = [], [], []
@@ -179,7 +182,14 @@ def main() -> None:
                         found.append(("that, and a loop by hand with that sign", turned, True))
             rows += [[method, title, f"{size:.1e}", f"{moved:.2f}"] for title, size, _ in found]
             failed += [f"{title}, {method}" for title, size, held in found if held and not size <= given.within]
-    print(table(("method", "beside", "largest difference", "largest change by training"), rows))
+    if given.record:
+        pairs = [{"method": row[0], "compared_with": row[1], "difference": row[2]} for row in rows]
+        told = {
+            "from": f"`tools/agree_with_peers.py` on {date.today():%d %B %Y}; {', '.join(versions)}",
+            "pairs": pairs,
+        }
+        given.record.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(table(("method", "compared with", "largest difference", "largest change by training"), rows))
     print(f"\n{ROUNDS} rounds, {COHORT} of {CLIENTS} clients each, float64; {', '.join(versions)}")
     if failed:
         sys.exit(f"these don't agree within {given.within:g}: {'; '.join(failed)}")

@@ -1,6 +1,7 @@
 """Compare edgefl's predicted peak memory with what torch's CPU allocator hands out in a step written by hand.
 
     python tools/memory.py --configurations 1000 --seed 1 [--nets] [--out FILE] [--workers 1]
+    python tools/memory.py --configurations 1000 --seed 1 --record docs/evidence/figures/memory.json
     python tools/memory.py --only 1-17
     python tools/memory.py --kernel
 
@@ -24,7 +25,7 @@ TOOLS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TOOLS), str(TOOLS.parent)]
 
 from measuring import parser_of  # noqa: E402
-from memory.comparing import Compared, compare, report, to_data  # noqa: E402
+from memory.comparing import Compared, compare, recorded, report, to_data  # noqa: E402
 from memory.drawing import EVERY_NET, draw, identified  # noqa: E402
 
 
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--configurations", type=int, default=30, help="how many are drawn (default: 30)")
     parser.add_argument("--seed", type=int, default=1, help="number of the sequence (default: 1)")
     parser.add_argument("--out", type=Path, help="write every comparison to this file")
+    parser.add_argument("--record", type=Path, help="write the figures that pages repeat to this file")
     parser.add_argument("--workers", type=int, default=1, help="configurations at a time (default: 1)")
     parser.add_argument("--nets", action="store_true", help="only those of timm's nets, every fifth of the sequence")
     parser.add_argument("--only", metavar="ID", help="run one configuration, SEED-INDEX, and print it")
@@ -76,6 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(results[0].parts))
     if given.out:
         given.out.write_text(json.dumps(to_data(given.seed, results), indent=1) + "\n", encoding="utf-8")
+    if given.record:
+        command = f"tools/memory.py --configurations {given.configurations} --seed {given.seed}"
+        given.record.write_text(json.dumps(recorded(command, results), indent=1) + "\n", encoding="utf-8")
     return 1 if any(result.outside for result in results) else 0
 
 

@@ -1,7 +1,7 @@
 """Hold the simulator's clock against clients whose links and processors this machine's kernel slows down.
 
     python tools/validate_clock.py                     # three methods x three schedules, four devices, three links
-    python tools/validate_clock.py -o clock.json --figure docs/concepts/clock.png
+    python tools/validate_clock.py -o clock.json --figure clock.png --record docs/evidence/figures/emulation.json
     python tools/validate_clock.py --from clock.json   # print and draw what was measured before
     python tools/validate_clock.py --only background   # or "own links", "shared line"
 
@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,37 @@ def table(rows: list[Row], title: str) -> None:
     print(f"\n{title}: {len(rows)} client-rounds; |simulated / emulated - 1|, median and worst")
     names = list(errors_of([row.of for row in rows]))
     print(f"{'':28}{'n':>4}  " + "  ".join(f"{name:>16.16}" for name in names))
+    for name, group in groups_of(rows):
+        found = errors_of([row.of for row in group])
+        cells = (f"{100 * found[n].median:6.2f} {100 * found[n].worst:6.2f} %" if n in found else "-" for n in names)
+        print(f"{name:28}{len(group):4}  " + "  ".join(f"{cell:>16}" for cell in cells))
+
+
+def groups_of(rows: list[Row]) -> list[tuple[str, list[Row]]]:
+    """All rows, and those of each method, schedule, device and link."""
     groups = [("all", rows)]
     for field in FIELDS:
         for value in dict.fromkeys(row.value(field) for row in rows):
             groups.append((f"{field} {value}", [row for row in rows if row.value(field) == value]))
-    for name, group in groups:
-        found = errors_of([row.of for row in group])
-        cells = (f"{100 * found[n].median:6.2f} {100 * found[n].worst:6.2f} %" if n in found else "-" for n in names)
-        print(f"{name:28}{len(group):4}  " + "  ".join(f"{cell:>16}" for cell in cells))
+    return groups
+
+
+def record(found: dict[str, Any], rows: list[Row], path: Path) -> None:
+    """Write the errors that pages repeat (docs/evidence/figures/emulation.json); what else the file has stays."""
+    groups = []
+    for part in dict.fromkeys(row.part for row in rows):
+        mine = groups_of([row for row in rows if row.part == part])
+        for name, group in mine if part == OWN else mine[:1]:
+            errors = errors_of([row.of for row in group])
+            groups.append({
+                "group": f"{name}, {part}" if name == "all" else name,
+                "client_rounds": len(group),
+                **{each.replace(" ", "_"): [100 * errors[each].median, 100 * errors[each].worst]
+                   for each in ("download", "compute", "upload", "round", "round with measured compute")},
+            })  # fmt: skip
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept |= {"from": f"`tools/validate_clock.py` on {date.today():%d %B %Y}", "machine": found["machine"]}
+    path.write_text(json.dumps(kept | {"groups": groups}, indent=1) + "\n", encoding="utf-8")
 
 
 def figure(rows: list[Row], path: str) -> None:
@@ -162,6 +186,7 @@ def main() -> None:
         help="what the simulation's rates are measured with: works of the scenario (default), or microbenchmarks",
     )  # fmt: skip
     parser.add_argument("--only", choices=(OWN, *LINES), help="measure only these scenarios")
+    parser.add_argument("--record", type=Path, help="write the errors to this file, for the pages")
     parser.add_argument("--figure", help="file for the scatter: clock.png")
     options = parser.parse_args()
     found = (
@@ -180,6 +205,8 @@ def main() -> None:
         few = [value for value, n in Counter(row.value(field) for row in own).items() if n < LEAST]
         if few:
             print(f"fewer than {LEAST} client-rounds: {field} {', '.join(few)}")
+    if options.record:
+        record(found, rows, options.record)
     if options.figure and own:
         figure(own, options.figure)
 

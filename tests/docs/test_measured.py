@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from tools.emulation.answer import ClientRound
 from tools.pages.measured import figures, files_with_figures, recorded, with_figures
+from tools.pages.running import ROOT
 from tools.published_steps.agreement import FACTOR
+from tools.validate_clock import OWN, Row, record
+
+PHASES = ("download", "compute", "upload", "round")
 
 SPAN = "It is off by <!-- figure: {} -->1 %<!-- / --> there."
 
@@ -36,7 +45,25 @@ def test_figures_of_the_gpu_are_counted_from_its_rows() -> None:
 
 @pytest.mark.parametrize("file", files_with_figures())
 def test_pages_have_the_figures_of_the_files(file: str) -> None:
-    from tools.pages.running import ROOT
-
     text = (ROOT / file).read_text(encoding="utf-8")
     assert with_figures(text, file) == text, f"run `python tools/pages.py {file}`"
+
+
+def test_the_tools_record_what_the_pages_read(tmp_path: Path) -> None:
+    """Of emulation: five client-rounds whose seconds of computing are 10 % too long, everything else equal."""
+    seconds: dict[str, Any] = {f"{side}_{phase}_seconds": 2.0 for side in ("simulated", "emulated") for phase in PHASES}
+    seconds |= {"with_measured_compute_seconds": 2.0, "processor_seconds_over_quota": 2.0}
+    seconds["simulated_compute_seconds"] = 2.2
+    rows = [
+        Row(OWN, "fedavg", "end-to-end",
+            ClientRound(round=1, client=client, stage=1, kind="image", device="a", link="b", share=0.5, **seconds))
+        for client in range(5)
+    ]  # fmt: skip
+    file = tmp_path / "emulation.json"
+    file.write_text(json.dumps({"frames": recorded("emulation")["frames"]}))
+    record({"machine": "a server"}, rows, file)
+    found, known = json.loads(file.read_text()), recorded("emulation")
+    assert found.keys() <= known.keys() and found["frames"] == known["frames"]
+    assert found["groups"][0].keys() == known["groups"][0].keys()
+    assert found["groups"][0]["compute"] == pytest.approx([10.0, 10.0])
+    assert found["groups"][0]["round"] == [0.0, 0.0]

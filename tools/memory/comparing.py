@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import select
@@ -204,3 +205,19 @@ def to_data(seed: int, results: Sequence[Compared]) -> Json:
     """The summary and every comparison as plain data."""
     rows = [{**asdict(r), "error": r.error, "relative": r.relative, "outside": r.outside} for r in results]
     return {"seed": seed, "summary": summary(results), "configurations": rows}
+
+
+def recorded(command: str, results: Sequence[Compared]) -> Json:
+    """The figures that pages repeat (docs/evidence/figures/memory.json); those without a figure aren't outside."""
+    total, errors = summary(results), [abs(r.error) for r in results if not r.failed]
+    return {
+        "from": f"`{command}` on {datetime.date.today():%d %B %Y}",
+        "goal": f"{100 * SHARE:g} % or {FLOOR // 1024} KiB",
+        "configurations": total["configurations"],
+        "median_error_bytes": round(statistics.median(errors)),
+        "equal": errors.count(0),
+        "within_90_percent_bytes": round(quantile(errors, 0.9)),
+        "largest_error_bytes": max(errors),
+        "outside_goal": total["outside"] - total["failed"],
+        "without_figure": total["failed"],
+    }
