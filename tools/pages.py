@@ -107,7 +107,7 @@ PAGES = (
     Page("docs/concepts/how-the-clock-works.md", clock_blocks),
     Page("docs/concepts/methods.md", method_blocks),
     Page("docs/reference/refusals.md", refusal_blocks),
-    Page("docs/guides/fine-tune.md", fine_tune_blocks, slow=True),
+    Page("docs/evidence/fine-tuning-costs.md", fine_tune_blocks, slow=True),
     Page("docs/evidence/which-schedule-wins.md", answer_tables),
     Page("docs/concepts/how-it-works.svg", rooms_drawing),
     Page("docs/concepts/how-it-works-dark.svg", dark_rooms_drawing),

@@ -1,4 +1,4 @@
-"""The tables of guides/fine-tune.md: what a client's round costs by ways of fine-tuning.
+"""The tables of evidence/fine-tuning-costs.md: what a client's round costs by ways of fine-tuning.
 
 Peaks are of the hardest stage, other figures means over the schedule's rounds.
 """

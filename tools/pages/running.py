@@ -158,7 +158,8 @@ def pictures(page: str) -> list[Picture]:
 def write_package(folder: Path) -> None:
     """Write the files of all pages and the dist-info of their package; ``folder`` then works from the path.
 
-    The installation has the entry points of all pages.
+    The installation has the entry points of all pages.  One page's ``pyproject.toml`` has the project's name; those of
+    others hold the entry points that they add to it.
     """
     points: dict[str, dict[str, str]] = {}
     projects = []
@@ -173,7 +174,7 @@ def write_package(folder: Path) -> None:
         if path.exists() and path.read_text(encoding="utf-8") != block.body:
             raise AssertionError(f"{block}: {block.file} differs between pages")
         path.write_text(block.body, encoding="utf-8")
-    (project,) = {(p["name"], p["version"]) for p in projects}
+    (project,) = {(p["name"], p["version"]) for p in projects if "name" in p}
     info = folder / f"{project[0]}-{project[1]}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(*project))
