@@ -343,6 +343,15 @@ def register(noun: str, name: str) -> Callable[[Part], Part]:
     Raises:
         PluginError: There is no such sort of part, the name is wrong or taken by another part, or what is given isn't a
             part of this sort.
+
+    Examples:
+        >>> import edgefl, numpy
+        >>> @edgefl.register("partition", "halves")
+        ... def halves(labels, clients, argument, rng):
+        ...     '''Equal shares of the samples, in a random order.'''
+        ...     return numpy.array_split(rng.permutation(len(labels)), clients)
+        >>> edgefl.parts("partition", "halves").sections["partition"][0].summary
+        'Equal shares of the samples, in a random order'
     """
     noun = noun.replace("_", " ") if isinstance(noun, str) else noun
     if not isinstance(noun, str) or noun not in GROUPS:

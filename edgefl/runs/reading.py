@@ -75,6 +75,18 @@ class Run:
     its label, and each table holds the rows of all runs, with the label in a first column ``run`` and every field that
     the comparison varies in a column of its path (``training.batch``).  The page about records has every field with
     its unit.
+
+    Examples:
+        >>> import edgefl
+        >>> run = edgefl.read_run("runs/small")
+        >>> run.rounds[["round", "selected", "finished"]]
+           round  selected  finished
+        0      1         2         2
+        1      2         2         2
+        >>> run.result.rounds
+        2
+        >>> sorted(run.result.metrics["image"])[:2]
+        ['accuracy', 'balanced_accuracy']
     """
 
     def __init__(self, path: Path):
@@ -472,6 +484,16 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
     Raises:
         RunError: The folder is neither a run's nor a comparison's, or a run in it has another version's format.
+
+    Examples:
+        >>> import edgefl
+        >>> run = edgefl.read_run("runs/small")
+        >>> run.is_finished
+        True
+        >>> run.clients[["round", "client", "device"]].head(2)
+           round  client              device
+        0      1       2  raspberry-pi-4-4gb
+        1      1       3  raspberry-pi-4-4gb
     """
     path = Path(path)
     if is_comparison(path):

@@ -71,6 +71,12 @@ def analyse(
         UnknownName: The analysis or metric is unknown.
         ScenarioError: The scenario can't be run.
         TrainingError: A work failed in one of the runs.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.analyse("runs/small", only=["drift"], clients=2)
+        >>> [row.part for row in answer.drift.within]
+        ['embedding', 'block 1', 'block 2', 'norm', 'head']
     """
     from pathlib import Path
 

@@ -47,6 +47,26 @@ def bench(
         ScenarioError: The suite, its scenario or a field is wrong; nothing was written.  Also if no variant can be run.
         RunError: The folder can't be used, or runs failed, after all others have ended: the answer without them is in
             the folder, and the same call tries them again.
+
+    Examples:
+        Two schedules on a fleet in which half of the clients have little memory:
+
+        >>> import edgefl, pathlib
+        >>> suite = pathlib.Path("suite.yaml")
+        >>> _ = suite.write_text('''
+        ... edgefl: 1
+        ... scenario: runs/small/scenario.yaml
+        ... seeds: 1
+        ... metric: image.accuracy
+        ... variants:
+        ...   end-to-end: {schedule: {name: end-to-end, rounds: 2}}
+        ...   layer-wise: {schedule: {name: layerwise, stages: 2, rounds: 2}}
+        ... budget: memory
+        ... small: [50%]
+        ... ''')
+        >>> answer = edgefl.bench(suite, out="runs/suite")
+        >>> [row.variant for row in answer.fleets[0].rows]
+        ['end-to-end', 'layer-wise']
     """
     import os
     import time

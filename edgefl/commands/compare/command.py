@@ -39,6 +39,17 @@ def compare(
 
     Raises:
         RunError: A folder is no run's, its files can't be read, or no run is finished.
+
+    Examples:
+        The same scenario with another seed gives the mean over two runs:
+
+        >>> import edgefl
+        >>> other = edgefl.run("runs/small/scenario.yaml", overrides=["seed=2"], out="runs/small-2")
+        >>> answer = edgefl.compare(["runs/small", other])
+        >>> [(row.label, row.seeds) for row in answer.rows]
+        [('fedavg, end-to-end', [1, 2])]
+        >>> len(answer.rows[0].figures["image.accuracy"].values)
+        2
     """
     from edgefl.commands.compare.members import members_of
     from edgefl.commands.compare.over_seeds import compared_runs

@@ -188,6 +188,12 @@ def calibrate(
         DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
         UnknownName: The type of device is unknown.
         UnitError: The watts can't be read.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.calibrate("mydevice.yaml", quick=True)
+        >>> answer.files
+        ['mydevice.yaml']
     """
     import tempfile
     from pathlib import Path

@@ -31,6 +31,12 @@ def doctor(
 
     Raises:
         KeyboardInterrupt: The runs were interrupted; nothing is left of them.  What is wrong raises nothing.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.doctor(quick=True)
+        >>> [(check.name, check.status) for check in answer.checks][:1]
+        [('Python', 'ok')]
     """
     from edgefl import __version__
     from edgefl.commands.doctor.answer import ERROR, Health

@@ -31,6 +31,14 @@ def explain(
 
     Raises:
         RunError: There is no such run, round or client, the folder is a comparison, or its records were changed.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.explain("runs/small", round=2)
+        >>> [(part.who, part.phase) for part in answer.path][:3]
+        [('client 2', 'download'), ('client 2', 'compute'), ('client 2', 'upload')]
+        >>> answer.absent_by
+        {'not drawn': 2}
     """
     from edgefl.commands.explain.explained_round import explained_round
     from edgefl.results.recorded_rounds import one_run

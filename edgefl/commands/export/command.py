@@ -70,6 +70,11 @@ def export(
         RunError: There is no such run, its records were changed, no round has ended (figures, perfetto), it is a
             comparison (perfetto), a package is missing, or the folder can't be written.
         MethodError: No tower is one of transformers, or PEFT can't hold what the run trained.
+
+    Examples:
+        >>> import edgefl
+        >>> edgefl.export("runs/small", "csv", "tables").files[:2]
+        ['tables/rounds.csv', 'tables/clients.csv']
     """
     from pathlib import Path
     from typing import get_args

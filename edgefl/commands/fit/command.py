@@ -86,6 +86,18 @@ def fit(
         UnknownName: The device, link or kind is unknown.
         UnitError: A budget can't be read, or is 0.
         Unfinished: A KeyboardInterrupt came during the search; it has the ``answer`` so far.
+
+    Examples:
+        A client of ``runs/small`` needs 743 KiB:
+
+        >>> import edgefl
+        >>> answer = edgefl.fit(
+        ...     "runs/small/scenario.yaml", device="raspberry-pi-4-4gb", memory="600 KiB", answers=1, jobs=1
+        ... )
+        >>> answer.kinds["image"].fits
+        False
+        >>> answer.kinds["image"].solutions[0].sets
+        ['training.checkpointing=true']
     """
     from dataclasses import replace
 

@@ -37,6 +37,11 @@ def new(
 
     Raises:
         ScenarioError: There is no scenario ``like``, or a file of that name already, or a file can't be written.
+
+    Examples:
+        >>> import edgefl
+        >>> edgefl.new("mine", like="quickstart").scenario
+        'mine.yaml'
     """
     from pathlib import Path
 

@@ -29,6 +29,13 @@ def parts(
 
     Raises:
         UnknownName: There is no such kind, or no part of it has this name.
+
+    Examples:
+        >>> import edgefl
+        >>> [part.name for part in edgefl.parts("adapter").sections["adapter"]]
+        ['bitfit', 'lora', 'none']
+        >>> [option.name for option in edgefl.parts("method", "fedprox").sections["method"][0].options]
+        ['mu', 'norm', 'personal']
     """
     from edgefl.commands.parts.schema_parts import kind_names, only, parts_of
     from edgefl.errors import UnknownName

@@ -32,6 +32,11 @@ def report(
 
     Raises:
         RunError: There is no run in the folder, its files can't be read, or the file can't be written.
+
+    Examples:
+        >>> import edgefl
+        >>> edgefl.report("runs/small", "small.html").file
+        'small.html'
     """
     from pathlib import Path
 

@@ -60,6 +60,29 @@ def run(
         DivergedError: The model diverged (``training.on_divergence``); other combinations ended before.  What was
             done is in the folder, and can be resumed.
         TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
+
+    Examples:
+        Two of four clients train in each of two rounds. The other examples of this page use the run in ``runs/small``.
+
+        >>> import edgefl
+        >>> run = edgefl.run({
+        ...     "name": "small",
+        ...     "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 16, "validation": 40, "test": 40},
+        ...     "model": {"image": {"tower": "vit", "blocks": 2, "width": 16, "heads": 2}},
+        ...     "schedule": {"rounds": 2},
+        ...     "round": {"cohort": 2},
+        ...     "executor": "inline",
+        ... })
+        >>> run
+        <Run runs/small: fedavg, end-to-end, seed 1, 2 rounds>
+        >>> run.rounds["finished"].tolist()
+        [2, 2]
+
+        Costs alone need no training:
+
+        >>> costs = edgefl.run("runs/small/scenario.yaml", overrides=["training.mode=none"], out="runs/costs")
+        >>> costs.result.totals.upload_bytes == run.result.totals.upload_bytes
+        True
     """
     import os
 

@@ -101,6 +101,14 @@ def sweep(
         RunError: The folder can't be used, or holds rows of another scenario; a page of several scenarios; a file can't
             be written; ``train`` without ``out``.
         DataError: ``train`` with data that are only declared.
+
+    Examples:
+        The share of clients that can train under two memory budgets:
+
+        >>> import edgefl
+        >>> answer = edgefl.sweep("quickstart", ["fleet.budgets.memory=8MiB,16MiB"], overrides=["compare=null"])
+        >>> [(row["fleet.budgets.memory"], round(row.eligible_share, 2)) for row in answer.rows]
+        [('8 MiB', 0.72), ('16 MiB', 1.0)]
     """
     import os
     from pathlib import Path

@@ -54,6 +54,12 @@ def tune(
             written.  Also where every trial is refused.
         RunError: Optuna isn't installed, or the folder can't be used or holds another search.
         DivergedError: The models of all trials diverged.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.tune("runs/small/scenario.yaml", ["training.lr=0.001,0.01"], trials=2, out="runs/tuned")
+        >>> len(answer.trials), list(answer.best.settings)
+        (2, ['training.lr'])
     """
     from pathlib import Path
 

@@ -61,6 +61,18 @@ def validate(
         ScenarioError: The scenario can't be run, or none is named; also DataError, DeviceError, MethodError, UnitError.
         UnknownName: There is no such part or record.
         RunError: The file of the schema can't be written.
+
+    Examples:
+        >>> import edgefl
+        >>> answer = edgefl.validate("quickstart", ["fleet.budgets.memory=16MiB"])
+        >>> [(each.label, each.rounds) for each in answer.combinations]
+        [('end-to-end', 12), ('progressive', 12), ('layerwise', 12)]
+
+        An error names the nearest key:
+
+        >>> edgefl.validate("quickstart", ["training.lrr=0.1"])
+        Traceback (most recent call last):
+        edgefl.errors.ScenarioError: --set training.lrr=0.1: training.lrr: unknown key 'lrr'; did you mean 'lr'?
     """
     import json
 
