@@ -168,7 +168,7 @@ class FlightCourse(FlightRelay):
     """Number of the client, from 0"""
     outcome: str
     """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty`,
-    `relay failed` or `rejected` ([meaning](../concepts/fleets.md#what-a-flight-is))"""
+    `relay failed` or `rejected` ([meaning](../concepts/fleets.md#how-a-clients-round-can-end))"""
     phase: str | None
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     dispatched_virtual_seconds: float
