@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from edgefl_games import Games
+from pydantic import Field
 from tensors import assert_equal_tensors
 from torch import Tensor
 from torch.func import functional_call
@@ -96,14 +97,50 @@ class RandomPart(Method):
         return replace(work, trainable=trains, up=up)
 
 
+def fedamp(models: type[Method]) -> type[Method]:
+    """FedAMP (Huang et al. 2021, algorithm 1), whose models are those of the page's ``Models``."""
+
+    class MyFedAMP(models):  # type: ignore[valid-type, misc]
+        """Each client's cloud model is made by attention to models like its own."""
+
+        class Options(Method.Options):
+            alpha: float = Field(0.1, gt=0, description="step alpha of the attention")
+            sigma: float = Field(1.0, gt=0, description="sigma of A(d) = 1 - exp(-d / sigma), for squared distances d")
+            pull: float = Field(0.1, ge=0, description="weight lambda / alpha of the pull to the cloud model")
+
+        def variant(self, client: ClientFacts) -> int:
+            return client.index
+
+        def work(self, kind: str, round: int, variant: int | None = None) -> Work:
+            work: Work = super().work(kind, round, variant).around("proximal", proximal=self.options.pull)
+            return replace(work, reference=work.trainable)
+
+        def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+            alpha, sigma, changed = self.options.alpha, self.options.sigma, {}
+            for kind in sorted({update.kind for update in updates}):
+                own = sorted((update for update in updates if update.kind == kind), key=lambda update: update.client)
+                sent = [dict(update.uploaded_tensors()) for update in own]
+                vectors = torch.stack([torch.cat([tensor.flatten() for tensor in each.values()]) for each in sent])
+                apart = (vectors[:, None] - vectors).square().sum(2)
+                share = (alpha / sigma * torch.exp(-apart / sigma)).fill_diagonal_(0)
+                share = share + torch.diag(1 - share.sum(1))
+                for each, cloud in zip(sent, share @ vectors, strict=True):
+                    parts = cloud.split([tensor.numel() for tensor in each.values()])
+                    changed |= {a: part.view_as(each[a]) for a, part in zip(each, parts, strict=True)}
+            return state.with_tensors(changed)
+
+    return MyFedAMP
+
+
 @pytest.fixture(scope="module", autouse=True)
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The page's methods, ``mirror`` and ``random-part``, known in this module only; the file of the page's methods."""
+    """The page's methods and this module's, known in this module only; the file of the page's methods."""
     known = dict(registered.PARTS)
     (block,) = (block for block in running.blocks(PAGE) if block.file == "variants.py")
     path = tmp_path_factory.mktemp("page") / "variants.py"
     path.write_text(block.body)
-    runpy.run_path(str(path))
+    page = runpy.run_path(str(path))
+    edgefl.register("method", "my-fedamp")(fedamp(page["Models"]))
     edgefl.register("step", "leave")(Leave)
     edgefl.register("method", "mirror")(Mirror)
     edgefl.register("method", "random-part")(RandomPart)
