@@ -82,6 +82,7 @@ PAGES = (
     "docs/concepts/methods/aggregation.md",
     "docs/concepts/methods/training.md",
     "docs/concepts/memory.md",
+    "docs/concepts/flops-and-bytes.md",
     "docs/evidence/memory.md",
     "docs/evidence/seconds.md",
     "docs/reference/devices.md",
