@@ -23,7 +23,7 @@ DEAR = {
     *(
         f"docs/guides/{name}.md"
         for name in (
-            "devices",
+            "describe-a-device",
             "fit",
             "image-captions",
             "lora-bert",
@@ -34,6 +34,7 @@ DEAR = {
             "own-parts",
             "sweep",
             "use-the-result",
+            "who-fits",
         )
     ),
     *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),

@@ -85,7 +85,7 @@ PARTS: dict[str, tuple[str, str]] = {
         "A subclass of `Policy`, called with its options and the section `round`",
         "own-schedule#a-selection-and-a-round-policy",
     ),
-    "budget": ("A subclass of `Budget`, called without arguments", "devices#a-budget-of-your-own"),
+    "budget": ("A subclass of `Budget`, called without arguments", "describe-a-device#write-a-budget-of-your-own"),
     "aggregation": (
         "A subclass of `ByUpdate` or `ByCoordinate`, called with its options and the section `aggregation`",
         "own-aggregation#a-rule",
@@ -113,7 +113,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "adapter": ("A subclass of `Adapter`", "own-parts#an-adapter"),
     "profile library": (
         "The path of a folder with `devices/`, `networks/` and `fleets/`",
-        "devices#share-it-as-a-package",
+        "describe-a-device#share-profiles-as-a-package",
     ),
 }
 """For each sort of part, what its name stands for, and the how-to page (with a heading) whose example registers one."""

@@ -46,7 +46,9 @@ PAGES = (
     "docs/guides/own-schedule.md",
     "docs/guides/own-aggregation.md",
     "docs/guides/own-parts.md",
-    "docs/guides/devices.md",
+    "docs/guides/who-fits.md",
+    "docs/guides/describe-a-device.md",
+    "docs/guides/measure-a-device.md",
     "docs/guides/reproduce-a-paper.md",
     "docs/guides/verify-and-resume.md",
     "docs/guides/understand-a-run.md",
@@ -196,8 +198,9 @@ class Shelf:
         """Run a page; yields each ``text`` block with the actual output.  Raises AssertionError."""
         names: dict[str, Any] = {"__name__": "page"}
         printed, skipped = "", False
-        with chdir(self.folder), _forgotten():
-            for block in blocks(page):
+        read = blocks(page)
+        with chdir(self.folder), _forgotten(), _profiles_as_installed(self.folder, read):
+            for block in read:
                 if block.language == "text":
                     if not skipped:
                         yield block, printed
@@ -258,6 +261,28 @@ def _forgotten() -> Iterator[None]:
             registered.PARTS.clear()
             registered.PARTS.update(known)
             registry.forget()
+
+
+@contextmanager
+def _profiles_as_installed(folder: Path, read: list[Block]) -> Iterator[None]:
+    """Hide the packages' devices on a page that installs none: its reader has those of edgefl alone."""
+    from edgefl import registry
+
+    if any('entry-points."edgefl.profiles"' in block.text for block in read):
+        yield
+        return
+    lists = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.dist-info/entry_points.txt")}
+    try:
+        for path, text in lists.items():
+            path.write_text(
+                re.sub(r"^\[edgefl\.profiles\]\n(?:[^\[\n].*\n?)*", "", text, flags=re.MULTILINE), encoding="utf-8"
+            )
+        registry.forget()
+        yield
+    finally:
+        for path, text in lists.items():
+            path.write_text(text, encoding="utf-8")
+        registry.forget()
 
 
 def _here(words: list[str]) -> tuple[int, str]:
