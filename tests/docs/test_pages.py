@@ -37,7 +37,7 @@ DEAR = {
             "who-fits",
         )
     ),
-    *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
+    *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules")),
     *(f"docs/concepts/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
     "docs/reference/towers.md",
 }

@@ -69,8 +69,6 @@ PAGES = (
     "docs/concepts/time-and-energy.md",
     "docs/project/promises.md",
     "docs/concepts/schedules.md",
-    "docs/concepts/schedules/elastic.md",
-    "docs/concepts/schedules/heterofl.md",
     "docs/concepts/evaluation.md",
     "docs/concepts/fleets.md",
     "docs/concepts/rounds.md",
