@@ -170,13 +170,17 @@ def test_every_paper_has_its_command() -> None:
 
 
 def test_an_example_can_be_followed_from_its_own_page() -> None:
-    """A page that says ``pip install -e .`` registers what its files define, and nothing else."""
+    """A page that says ``pip install -e .`` registers what its files define, and nothing else: in a project of its own,
+    or in the one of the page that it links."""
     for page in PAGES:
         files = {block.file: block for block in blocks(page) if block.file}
         says = any("pip install -e ." in block.text for block in blocks(page) if block.language == "sh")
         assert says == ("pyproject.toml" in files), page
         if says:
-            points = tomllib.loads(files["pyproject.toml"].body)["project"]["entry-points"]
+            project = tomllib.loads(files["pyproject.toml"].body)["project"]
+            text = (ROOT / page).read_text(encoding="utf-8")
+            assert "name" in project or "](own-method.md#make-it-a-package)" in text, page
+            points = project["entry-points"]
             named = {value for group in points.values() for value in group.values()}
             for value in named:
                 module, name = value.split(":")
