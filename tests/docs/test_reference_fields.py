@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 
 import edgefl
 from edgefl.commands.doctor.machine_checks import package_check
+from edgefl.records.record import fields_of
+from edgefl.records.run import Environment, EvaluationFacts
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS
@@ -36,7 +38,12 @@ def rows(page: str) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-TABLES = {**rows("records.md"), "doctor": {name: ("–", text) for name, text in DOCTOR.items()}}
+TABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    **rows("records.md"),
+    "doctor": {name: ("–", text) for name, text in DOCTOR.items()},
+    "environment": {row.name: (row.unit or "–",) for row in fields_of(Environment)},
+    "evaluation.json": {row.name: (row.unit or "–",) for row in fields_of(EvaluationFacts)},
+}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
@@ -45,8 +52,15 @@ ELSEWHERE = {
 
 RARE = {
     "rounds": {"rejections.REASON"},
+    "environment": {
+        "plug_ins[].file",
+        "plug_ins[].sha256",
+        "resumed[].environment.FIELD",
+        "resumed[].round",
+        "resumed[].set[]",
+    },
 }
-"""Fields that only a fault or minutes of predictions bring about."""
+"""Fields that only a fault, plug-ins or a resume bring about."""
 
 
 def pattern(field: str) -> Path_:
