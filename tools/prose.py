@@ -155,7 +155,7 @@ def sentences(page: str, text: str | None = None) -> Iterator[Sentence]:
 def count(page: str) -> Counts:
     """Count the sentences of a page and their kinds."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    by_hand = BLOCK_MADE.sub("", text)
+    by_hand = re.sub(r"<!--.*?-->", "", BLOCK_MADE.sub("", text), flags=re.DOTALL)
     if page.startswith(PAPERS):
         by_hand = re.sub(r"^\|.*$", "", by_hand, flags=re.MULTILINE)
     counts = Counts(page, len(by_hand.split()))
