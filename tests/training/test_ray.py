@@ -342,7 +342,7 @@ def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tm
 
 @pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
 def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/many-scenarios.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/slurm.md").read_text(encoding="utf-8")
     commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
     done = subprocess.run(
         ["bash", "-e", "-c", commands.removeprefix("bash\n")],
