@@ -135,10 +135,12 @@ def test_the_commands_that_ci_runs_are_where_it_looks_for_them() -> None:
 
 
 def test_getting_started_installs_as_the_readme_does() -> None:
-    first = next(block for block in blocks("docs/get-started/first-run.md") if block.language == "sh")
+    first = next(block for block in blocks("docs/get-started/install.md") if block.language == "sh")
     make, install, activate = first.text.splitlines()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert make in readme and install in readme and activate == "source .venv/bin/activate"
+    cpu = next(block for block in blocks("docs/get-started/install.md") if block.language == "bash")
+    assert cpu.text in readme
 
 
 def test_commands_within_the_text_exist_with_their_options_and_scenarios() -> None:

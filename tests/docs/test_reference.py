@@ -18,7 +18,6 @@ from edgefl.runs import Run
 from tools.pages.errors import EXIT_CODES, error_classes
 from tools.pages.folder import with_links
 from tools.pages.markdown import anchor
-from tools.pages.site import without_outer_links
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -129,12 +128,3 @@ def test_the_page_of_commands_names_every_environment_variable_that_is_read() ->
     }
     page = (FOLDER / "commands.md").read_text(encoding="utf-8")
     assert read and all(f"`{name}`" in page for name in read)
-
-
-def test_the_site_has_no_links_out_of_its_folder() -> None:
-    docs = ROOT / "docs"
-    text = (
-        "[a](../README.md) [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) [e\nf](../scenarios/tour.yaml)"
-    )
-    found = without_outer_links(text, docs, docs / "page.md")
-    assert found == "a [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) e\nf"

@@ -32,7 +32,7 @@ def scenarios_page() -> str:
 
 
 def quickstart_block() -> dict[str, str]:
-    """The quickstart as getting-started.md shows it."""
+    """The quickstart as first-run.md shows it."""
     return {"quickstart": _shown("quickstart")}
 
 
