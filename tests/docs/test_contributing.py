@@ -20,7 +20,7 @@ from edgefl.setup.compose import compose
 from edgefl.testing import check_part
 from tools.pages import running
 
-PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
+PARTS = ("describe-a-device", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
 
 
 @pytest.fixture(scope="module", autouse=True)
