@@ -96,7 +96,7 @@ def _asked(bases: Mapping[str, tuple[dict[str, Any], Sequence[str]]], changes: S
             rows.setdefault((tuple(names), why), []).append(_shown(change))
         nobody += [] if reasons else [_shown(change)]
     told = [(", ".join(names), "; ".join(each), why) for (names, why), each in rows.items()]
-    return f"{table(('Refused by', 'With', 'Why'), told)}\n\nNone refuses {listed(nobody)}."
+    return f"{table(('Refused by', 'With', 'Why'), told)}\n\nNone of them refuses {listed(nobody)}."
 
 
 def _sense(why: str, change: Sequence[str]) -> str:
