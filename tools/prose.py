@@ -32,6 +32,7 @@ LEFT_OUT = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 BLOCK_MADE = re.compile(r"<!-- made: .*?<!-- /made -->", re.DOTALL)
+OUTPUT = re.compile(r"^```text\n.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
@@ -106,7 +107,8 @@ class Counts:
 
     name: str
     size: int = 0
-    """Words of the page with its tables and code, without what a program makes: blocks, and the tables of papers."""
+    """Words of the page with its tables and code, without what a program makes: blocks, outputs of commands, and the tables of
+    papers."""
     words: int = 0
     sentences: int = 0
     paragraphs: int = 0
