@@ -114,5 +114,5 @@ def _default(each: inspect.Parameter) -> str:
 
 def _example(text: str) -> Iterator[str]:
     """The example: its words as text, its lines of Python as blocks."""
-    for paragraph in text.split("\n\n"):
+    for paragraph in text.replace("'''", '"""').split("\n\n"):  # as a formatter of the page writes them
         yield f"```pycon\n{paragraph.rstrip()}\n```" if ">>>" in paragraph else prose(paragraph, ())

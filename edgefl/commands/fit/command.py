@@ -91,12 +91,10 @@ def fit(
         A client of ``runs/small`` needs 743 KiB:
 
         >>> import edgefl
-        >>> answer = edgefl.fit(
-        ...     "runs/small/scenario.yaml", device="raspberry-pi-4-4gb", memory="600 KiB", answers=1, jobs=1
-        ... )
-        >>> answer.kinds["image"].fits
+        >>> fit = edgefl.fit("runs/small/scenario.yaml", device="raspberry-pi-4-4gb", memory="600kB", answers=1, jobs=1)
+        >>> fit.kinds["image"].fits
         False
-        >>> answer.kinds["image"].solutions[0].sets
+        >>> fit.kinds["image"].solutions[0].sets
         ['training.checkpointing=true']
     """
     from dataclasses import replace

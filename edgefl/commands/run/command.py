@@ -65,14 +65,15 @@ def run(
         Two of four clients train in each of two rounds. The other examples of this page use the run in ``runs/small``.
 
         >>> import edgefl
-        >>> run = edgefl.run({
+        >>> scenario = {
         ...     "name": "small",
         ...     "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 16, "validation": 40, "test": 40},
         ...     "model": {"image": {"tower": "vit", "blocks": 2, "width": 16, "heads": 2}},
         ...     "schedule": {"rounds": 2},
         ...     "round": {"cohort": 2},
         ...     "executor": "inline",
-        ... })
+        ... }
+        >>> run = edgefl.run(scenario)
         >>> run
         <Run runs/small: fedavg, end-to-end, seed 1, 2 rounds>
         >>> run.rounds["finished"].tolist()
