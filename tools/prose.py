@@ -107,8 +107,8 @@ class Counts:
 
     name: str
     size: int = 0
-    """Words of the page with its tables and code, without what a program makes: blocks, outputs of commands, and the tables of
-    papers."""
+    """Words of the page with its tables and code, without what a program makes: blocks, outputs of commands, and the
+    tables of papers."""
     words: int = 0
     sentences: int = 0
     paragraphs: int = 0
@@ -157,7 +157,7 @@ def sentences(page: str, text: str | None = None) -> Iterator[Sentence]:
 def count(page: str) -> Counts:
     """Count the sentences of a page and their kinds."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    by_hand = re.sub(r"<!--.*?-->", "", BLOCK_MADE.sub("", text), flags=re.DOTALL)
+    by_hand = re.sub(r"<!--.*?-->", "", OUTPUT.sub("", BLOCK_MADE.sub("", text)), flags=re.DOTALL)
     if page.startswith(PAPERS):
         by_hand = re.sub(r"^\|.*$", "", by_hand, flags=re.MULTILINE)
     counts = Counts(page, len(by_hand.split()))
