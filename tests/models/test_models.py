@@ -35,7 +35,7 @@ def parameters(model: Any, under: str = "") -> int:
     ],
 )
 def test_fedcolas_models_have_the_papers_parameters(modalities: tuple[str, ...], task: str, count: int) -> None:
-    """FedCola at ViT-S size (docs/concepts/methods/fedcola.md)."""
+    """FedCola at ViT-S size (docs/evidence/papers/fedcola-colayer.md)."""
     assert parameters(models.describe(PAPER, modalities, task, PAPER_FACTS)) == count
 
 
