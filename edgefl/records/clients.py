@@ -65,7 +65,7 @@ class WorkCost(Record):
     """What a work was predicted to take, whatever became of it."""
 
     peak_memory_bytes: int
-    """Predicted peak of live tensors and kernels' scratch ([costs](../concepts/memory.md))"""
+    """Predicted peak of live tensors and kernels' scratch ([memory](../concepts/memory.md#all-memory-figures))"""
     live_memory_bytes: int
     """Predicted peak of live tensors"""
     forward_flops: int
@@ -80,7 +80,7 @@ class ClientCostRecord(WorkCost):
     memory_bytes: MemoryParts
     """The peak by part"""
     fvcore_macs: float
-    """The whole work in fvcore's convention ([costs](../concepts/flops-and-bytes.md#flops-and-macs))"""
+    """The whole work in fvcore's convention ([FLOPs](../concepts/flops-and-bytes.md#flops-and-macs))"""
     fvcore_macs_per_sample: float
     """One sample in one local epoch, forward and backward, in that convention; blocks that train in part count what
     trains"""

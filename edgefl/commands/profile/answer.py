@@ -78,7 +78,7 @@ class Computed(FlopsColumns):
     """Computation, also in fvcore's convention."""
 
     fvcore_macs: float
-    """MACs in fvcore's convention ([costs](../concepts/flops-and-bytes.md#flops-and-macs))"""
+    """MACs in fvcore's convention ([FLOPs](../concepts/flops-and-bytes.md#flops-and-macs))"""
 
 
 class Moved(Record):
@@ -451,7 +451,7 @@ class CostDifference(Record):
 class Profile(Tables, OfScenario):
     """What a scenario costs, predicted without training.
 
-    [Costs](../concepts/flops-and-bytes.md#what-a-profile-adds-up) says what each list adds up.
+    [What a profile adds up](../concepts/flops-and-bytes.md#what-a-profile-adds-up) says what each list adds up.
     """
 
     combinations: Annotated[Mapping[str, Tables], Keys("LABEL")] | Maybe = UNSET
