@@ -2,8 +2,8 @@
 
     python tools/bench.py all | clock | fleet | network | overhead | peers | rounds | steps  [--help]
 
-What is compared takes turns in one run, and the ratios of the same turn are told.  docs/evidence/speed.md and
-docs/concepts/fleets.md have the figures.
+What is compared takes turns in one run, and the ratios of the same turn are told.
+docs/evidence/speed.md has the figures.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ SECONDS_PER_ROUND = 0.003
 """Time of a round without its clients: it is judged, written and told. 2.2 to 6.7 ms of 400 rounds were measured, by
 cohorts of 2 to 100, policies and methods; most where rounds overlap."""
 SECONDS_PER_DISPATCH = 30e-6
-"""Time to simulate a client's round event by event; in closed form it takes half (docs/concepts/fleets.md)."""
+"""Time to simulate a client's round event by event; in closed form it takes half (docs/evidence/speed.md)."""
 WORTH_TELLING, WORTH_TELLING_FIRST = 600.0, 10.0
 """Seconds from which on the expected time is told: of a whole run, and of what comes before its first message.
 
