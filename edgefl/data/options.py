@@ -102,8 +102,8 @@ class DataOptions(Fields):
     folders: dict[str, FilePath] = Field(
         default={},
         description="folder of each data set that is read from one: {cifar100: /data/cifar-100-binary}; a relative "
-        "path is looked for beside the scenario's file, then in the working directory, as all paths of a scenario are; "
-        "a set that isn't named here is looked for in $EDGEFL_DATA/NAME and in data/NAME",
+        "path is looked for next to the scenario's file, then in the working directory, as all paths of a scenario "
+        "are; a set that isn't named here is looked for in $EDGEFL_DATA/NAME and in data/NAME",
     )
     columns: dict[str, str] = Field(
         default={},

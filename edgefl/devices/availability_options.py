@@ -158,7 +158,7 @@ def _options(stated: object) -> Any:
 
 
 class AvailabilityOptions(BaseModel):
-    """When clients are available: exactly one of these, or of those that are registered beside them."""
+    """When clients are available: exactly one of these, or of those that plug-ins register."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Annotated[Any, BeforeValidator(_options)]]

@@ -476,7 +476,7 @@ class RelayOptions(Fields):
     count: int = Field(ge=1, description="How many there are; the clients are spread evenly over them, by the seed.")
     link: Annotated[str, _loadable(load_link)] | RelayLinkOptions = Field(
         default="fibre",
-        description="Each relay's own link to the server: one of the library or a file, or its rates and latency.",
+        description="Each relay's own link to the server: a known one or a file, or its rates and latency.",
     )
     failures: units.Share = Field(
         default=0.0, description="Share of a round's relays that are lost with the sum of their clients' updates."
@@ -518,7 +518,7 @@ class FleetOptions(BaseModel):
     runtime: RuntimeOption = Field(
         default=PYTORCH,
         description="What trains on the devices, for the memory that it takes before any tensor: pytorch (each "
-        "profile's own overhead), a lean runtime of the library (executorch, mnn, onnxruntime), a file, or bytes "
+        "profile's own overhead), a lean runtime that edgefl has (executorch, mnn, onnxruntime), a file, or bytes "
         "('20 MB'). Costs stay those of PyTorch's operators.",
     )
     budgets: BudgetOptions = Field(

@@ -212,7 +212,7 @@ class BitFit(Adapter):
 
 
 class Lora(Adapter):
-    """Low-rank factors train beside linear layers."""
+    """Low-rank factors train next to linear layers."""
 
     paper = "Hu et al. 2022"
 

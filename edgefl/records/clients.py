@@ -144,7 +144,7 @@ class Executed(Record):
     carried_upload_bytes: int
     """The same, up"""
     lost_download_bytes: int
-    """Those of them that were of no use, because the flight failed or was late"""
+    """Those of them that were of no use, because the task failed or was late"""
     lost_upload_bytes: int
     """The same, up"""
     executed_flops: int
@@ -161,7 +161,7 @@ class FlightCourse(FlightRelay):
     """Whose a flight was, when it began and ended, and how."""
 
     round: int
-    """The round in which the flight ended"""
+    """The round in which the task ended"""
     base_round: int
     """The round in which the client was sent off"""
     client: int
@@ -170,11 +170,11 @@ class FlightCourse(FlightRelay):
     """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty`,
     `relay failed` or `rejected` ([meaning](../concepts/fleets.md#how-a-clients-round-can-end))"""
     phase: str | None
-    """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
+    """Where the task ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     dispatched_virtual_seconds: float
     """Virtual time at which it was sent off; behind a relay that at which the relay had what the client downloads"""
     ended_virtual_seconds: float
-    """Virtual time at which the flight ended"""
+    """Virtual time at which the task ended"""
     download_seconds: float
     """Time of downloading, waiting for the server's line included"""
     compute_seconds: float
@@ -203,7 +203,7 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     by part are scaled alike; only where
     [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
     energy_joules: float
-    """Energy of the flight"""
+    """Energy of the task"""
     loss: float | None
     """Mean training loss over the steps; `null` without training, and where no update arrived"""
 

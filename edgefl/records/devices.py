@@ -52,7 +52,7 @@ class ProfileHead(Answer):
     profile: str
     """`device`, `link` or `fleet`"""
     name: str
-    """Its name in the library, or that of its file"""
+    """Its name in edgefl, or that of its file"""
     title: str
     """What it is"""
 
@@ -95,20 +95,20 @@ class DeviceFigures(Record):
 
 
 class LinkProfile(DeviceFigures, ProfileHead):
-    """A link of the library or of a file."""
+    """A link that edgefl has, or of a file."""
 
 
 class DeviceProfile(DeviceFigures, DeviceTypeRecord, ProfileHead):
-    """A device of the library or of a file."""
+    """A device that edgefl has, or of a file."""
 
     rests_on: RestsOn | None
     """What its seconds rest on; `null` for a profile that names no class of processors"""
     metered: int
-    """Published figures of watts or joules while the device trained; 0: it was never held against a meter"""
+    """Published figures of watts or joules while the device trained; 0: it was never compared with a meter"""
 
 
 class FleetSheet(ProfileHead):
-    """A fleet of the library or of a file."""
+    """A fleet that edgefl has, or of a file."""
 
     confidence: str
     """`measured`, `datasheet` or `estimated`"""

@@ -9,7 +9,7 @@ class HostWork(Record):
     """A client's work on the machine that ran the simulation.  It is the only table that differs between equal runs."""
 
     round: int
-    """The round in which the client's flight ended"""
+    """The round in which the client's task ended"""
     client: int
     """Number of the client"""
     wall_seconds: float
@@ -30,7 +30,7 @@ class Scratch(Record):
     operator: str
     """The operator"""
     bytes: int
-    """The most that the call holds at a time beside its arguments: outputs and scratch"""
+    """The most memory that the call holds at a time in addition to its arguments: outputs and scratch"""
     assumed: bool
     """Whether the bytes are assumed, because they couldn't be measured"""
     kernels: str

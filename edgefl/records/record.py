@@ -75,7 +75,7 @@ class Keys:
 
 Share = Annotated[float, Unit("share")]
 Clients = Annotated[int, Unit("clients")]
-Flights = Annotated[int, Unit("flights")]
+Flights = Annotated[int, Unit("tasks")]
 Bytes = Annotated[int, Unit("bytes")]
 Samples = Annotated[int, Unit("samples")]
 Rounds = Annotated[int, Unit("rounds")]

@@ -95,11 +95,11 @@ class RoundCounts(Record):
     unavailable: Clients
     """Clients that were asked and weren't ready: offline, with a battery below its reserve, or still under way"""
     finished: Flights
-    """Flights that ended in this round with their update arrived"""
+    """Tasks that ended in this round with their update arrived"""
     late: Flights
-    """Flights that were cut off by the round's end or the deadline"""
+    """Tasks that were cut off by the round's end or the deadline"""
     failed: Flights
-    """Flights that ended in any other way"""
+    """Tasks that ended in any other way"""
     server_seconds: float
     """Virtual time of the server's works"""
 
@@ -234,7 +234,7 @@ class RoundCourse(Record):
     under_way: Clients
     """Clients that were sent off and have not landed at the round's end"""
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
-    """All flights that ended in this round, by the client's outcome"""
+    """All tasks that ended in this round, by the client's outcome"""
     rejected: Sequence[int]
     """Clients whose update arrived and was refused for what it held"""
     rejections: Annotated[Mapping[str, Flights], Keys("REASON")]

@@ -73,7 +73,7 @@ class CostRow(Record):
     kind: str
     """The kind"""
     client_rounds: Flights
-    """Its flights"""
+    """Its tasks"""
     metered: Flights
     """Those that were measured"""
     peak_memory_bytes: int
@@ -143,7 +143,7 @@ class RunSummary(Record):
     diverged_rounds: Sequence[int]
     """Rounds after which the model wasn't finite"""
     flights: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
-    """Flights by outcome"""
+    """Tasks by outcome"""
     trained: bool
     """Whether clients trained"""
     virtual_seconds: float
@@ -196,7 +196,7 @@ class DeviceClassRow(Record):
 
 
 class RunRow(Record):
-    """A run beside the others."""
+    """A run compared with the others."""
 
     label: str
     """Its label"""
@@ -257,7 +257,7 @@ class RunComparison(Record):
     rows: Sequence[RunRow]
     """The runs that have played a round"""
     reference: str | Maybe = UNSET
-    """The run that the others are held against; only with two runs or more"""
+    """The run that the others are compared with; only with two runs or more"""
     gained: Annotated[Mapping[str, Gained], Keys("RUN")] | Maybe = UNSET
     """What others gain over it; only with two runs or more"""
 

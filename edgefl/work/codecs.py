@@ -59,7 +59,7 @@ class RegisteredCodec(ABC):
     """
 
     class Options(Fields):
-        """Fields beside the name, which stands under ``dtype``: none."""
+        """Fields next to the name, which stands under ``dtype``: none."""
 
         dtype: str = ""
 

@@ -93,7 +93,7 @@ class Item:
 
     @property
     def is_beside_model(self) -> bool:
-        """Whether the node holds it beside the model: a table, or a tensor like a parameter."""
+        """Whether the node holds it next to the model: a table, or a tensor like a parameter."""
         return self.like is not None or self.source.startswith("table/")
 
     @property

@@ -30,7 +30,7 @@ class RegisteredEdit(Protocol):
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
-        """The edit at a stage: ``active(name)`` tells what trains, ``received`` are the item names left in ``down``.
+        """The edit at a stage: ``active(name)`` says what trains, ``received`` are the item names left in ``down``.
 
         None if nothing is left.  Raises MethodError for what it can't do.
         """

@@ -63,7 +63,7 @@ class TrainingOptions(Fields):
     lr_schedule: Annotated[SerializeAsAny[RateSchedule], BeforeValidator(parse_rate_schedule)] = Field(
         Constant.model_validate({}),
         description="factor on all learning rates by round: constant, step, cosine, another registered one, or a "
-        "mapping with a name, a warm-up and further fields; lr_decay applies beside it",
+        "mapping with a name, a warm-up and further fields; lr_decay applies too",
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(

@@ -65,7 +65,7 @@ CODES = {
     0: "The command did what was asked",
     1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
     "stdout closed it, and after an unexpected exception (with a traceback)",
-    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, a profile that "
+    2: "The user can fix it: an `EdgeflError` with this code, an unknown command or option, a profile that "
     "`--against` can't compare, or a full disk, also the one that stdout goes to",
     **{
         exit_code(StopSignal(number)): meaning

@@ -31,7 +31,7 @@ def bench(
     jobs: Jobs = 1,
     on_progress: OnProgress = silent,
 ) -> BenchAnswer:
-    """Hold methods against each other under fleets and budgets.
+    """Compare methods under fleets and budgets.
 
     The variants of a suite are trained on fleets of small and free devices; the answer says which is best where, as far
     as the seeds show it.  Cells of a variant in which every client can do the same works are one run.  Runs, trials and

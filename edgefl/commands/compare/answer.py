@@ -20,7 +20,7 @@ class SeedGroupRow(Record):
     """
 
     label: str
-    """Names and fields that tell the row from the others"""
+    """Names and fields in which the row differs from the others"""
     sets: Annotated[Mapping[str, object], Keys("PATH")]
     """Its value of each field in which rows differ"""
     seeds: Sequence[int]
@@ -135,7 +135,7 @@ class ComparedRuns(Answer):
     """
 
     spread: str
-    """What is shown beside a mean: `standard deviation`, or `95 % interval` if every row has five seeds or more"""
+    """What is shown with a mean: `standard deviation`, or `95 % interval` if every row has five seeds or more"""
     metrics: Sequence[str]
     """The runs' metrics, `KIND.NAME`"""
     split: str

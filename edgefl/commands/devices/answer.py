@@ -13,7 +13,7 @@ from edgefl.records.record import Record
 
 
 class CalibratedProfile(Record):
-    """A measured profile as the library reads it back."""
+    """A measured profile as edgefl reads it back."""
 
     name: str
     """Its name: that of its file"""

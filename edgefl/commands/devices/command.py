@@ -161,11 +161,11 @@ def calibrate(
     address: Annotated[
         str | None,
         option(
-            "Also measure the link to a --serve elsewhere, which is written beside the profile as NAME-link.yaml.",
+            "Also measure the link to a --serve elsewhere, which is written next to the profile as NAME-link.yaml.",
             "HOST:PORT",
         ),
     ] = None,
-    like: Annotated[str | None, option("Link of the library whose radio power is used.", "LINK")] = None,
+    like: Annotated[str | None, option("Known link whose radio power is used.", "LINK")] = None,
     serve: Annotated[int | None, option("Only answer another machine's --address, until interrupted.", "PORT")] = None,
     watts: Annotated[
         float | str | None,
@@ -182,7 +182,7 @@ def calibrate(
     It takes about a minute, some seconds if ``quick``.  Times are wall time.  Without a file nothing is written.
 
     Returns:
-        The device and the link as the library reads them back, the files, and notes on what could not be measured.
+        The device and the link as edgefl reads them back, the files, and notes on what could not be measured.
 
     Raises:
         DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.

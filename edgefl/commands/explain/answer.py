@@ -60,22 +60,22 @@ class AbsentClient(Record):
     """How many clients the entry stands for: 1, or more where `client` is `null`"""
     reason: str
     """`over budget: BUDGET`, `offline`, `not drawn`, `not drawn or not ready`, `under way`, `left out`, `no part`, or
-    the outcome of its flight"""
+    the outcome of its task"""
     why: str
     """The same as a sentence, with its figures"""
 
 
 class StoryFlight(Record):
-    """A flight of the client that was asked for."""
+    """A task of the client that was asked for."""
 
     base_round: int
     """The round in which it was sent off"""
     outcome: str
-    """How the flight ended"""
+    """How the task ended"""
     dispatched_virtual_seconds: float
     """When it was sent off"""
     ended_virtual_seconds: float
-    """When the flight ended"""
+    """When the task ended"""
     virtual_seconds: float
     """How long it lasted"""
     energy_joules: float
@@ -108,7 +108,7 @@ class Story(Record):
     on_the_path: bool
     """Whether it is on the critical path"""
     flights: Sequence[StoryFlight]
-    """Its flights"""
+    """Its tasks"""
 
 
 class Explanation(Answer):

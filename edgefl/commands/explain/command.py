@@ -20,7 +20,7 @@ def explain(
     run: OneRun,
     round: Annotated[int, option("A round that has ended, from 1.", "N", min=1)],
     *,
-    client: Annotated[int | None, option("Tell this client's round in detail.", "K", min=0)] = None,
+    client: Annotated[int | None, option("Show this client's round in detail.", "K", min=0)] = None,
 ) -> Explanation:
     """Why a round took so long, and who was absent.
 

@@ -51,9 +51,9 @@ def export(
     ``perfetto`` writes ``trace.json`` in the Trace Event Format, which https://ui.perfetto.dev and Chrome open.  It has
     a track for each client, for each client's link and for the server's rounds and works, and counters of the
     predicted memory, the bits per second and the watts of all clients together.  Bits and watts are means over a
-    transfer and over a flight: their sums over time are the recorded bytes and joules.
+    transfer and over a task: their sums over time are the recorded bytes and joules.
 
-    ``figures`` draws each figure, and writes its numbers as CSV beside it.  Those of a comparison are in the folder,
+    ``figures`` draws each figure, and writes its numbers as CSV next to it.  Those of a comparison are in the folder,
     those of each of its runs in a folder of the run's name.
 
     ``transformers`` writes each tower of a finished run that is one of transformers as a folder for

@@ -35,7 +35,7 @@ def fit(
     scenario: ScenarioFile,
     overrides: Overrides = (),
     *,
-    device: Annotated[str, option("Device that should take part: a library name or a profile file.", "NAME")],
+    device: Annotated[str, option("Device that should take part: a known name or a profile file.", "NAME")],
     link: Annotated[
         str | None,
         option("Link of the device; default: the fleet's most common, of equally common ones the slowest.", "NAME"),

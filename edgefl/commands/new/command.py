@@ -30,7 +30,7 @@ def new(
 ) -> NewScenario:
     """Write a commented scenario to begin with.
 
-    It is a copy of another with its comments, and beside it lies the schema with which editors check it.
+    It is a copy of another with its comments, and the schema with which editors check it lies next to it.
 
     Returns:
         ``scenario``, ``schema`` (their files) and ``like``.

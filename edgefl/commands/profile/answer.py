@@ -152,7 +152,7 @@ class ProfileRow(OnDevice, Spent, TrafficColumns, Computed, Process, OfStage):
     runtime: RuntimeRange | Maybe = UNSET
     """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes"""
     host_memory_bytes: int | Maybe = UNSET
-    """Optimizer's states in the memory of the GPU's host, beside the peak; absent unless they are offloaded"""
+    """Optimizer's states in the memory of the GPU's host, in addition to the peak; absent unless they are offloaded"""
     available_memory_bytes: int
     """What the device can give to tensors: its usable memory less the overhead, at least 0"""
     samples: Samples
@@ -387,7 +387,7 @@ class MeasuredRow(OfStage):
 
 
 class Measurements(Record):
-    """Predictions beside measurements on this machine, with `--measure`."""
+    """Predictions compared with measurements on this machine, with `--measure`."""
 
     device: str
     """`cpu`, or the name of the GPU"""

@@ -76,10 +76,10 @@ class SmallerDevice(Record):
 
 
 class SmallestDevice(Record):
-    """The smallest device of the library that can do the largest round of the kind."""
+    """The smallest known device that can do the largest round of the kind."""
 
     device: str | None
-    """Its name; `null` if no device of the library can. Then the only other fields are `link`, `peak_memory_bytes` and
+    """Its name; `null` if no known device can. Then the only other fields are `link`, `peak_memory_bytes` and
     `smaller`"""
     link: str
     """The fleet's most common link"""
@@ -455,7 +455,7 @@ class DeviceCheck(Record):
     throttling: bool
     """Whether times have throttling: `fleet.throttling`"""
     runtime: str | int
-    """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
+    """What takes memory in addition to tensors: `fleet.runtime`, a name or bytes"""
     rows: Sequence[DeviceCheckRow]
     """A device and a kind, smallest memory first"""
     predictions: int

@@ -52,7 +52,7 @@ def sweep(
     ] = None,
     overrides: Annotated[Overrides, VARIES] = (),
     devices: Annotated[
-        Names, option("Which of these could take part: names of the library, files, or all.", "NAME,...|all"), DEVICES
+        Names, option("Which of these could take part: known names, files, or all.", "NAME,...|all"), DEVICES
     ] = (),
     link: Annotated[str | None, option("Their link; default: the fleet's most common.", "NAME"), DEVICES] = None,
     stage: Annotated[int | None, option("Only this stage; default: the hardest of each.", "N"), DEVICES] = None,

@@ -34,7 +34,7 @@ class Rule:
     """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds."""
 
     class Options(NamedFields):
-        """Fields beside the name: none."""
+        """Fields next to the name: none."""
 
     options: Any
     """The ``Options`` of this rule."""

@@ -30,7 +30,7 @@ class ServerOptimizer(ABC):
     """A step of the server along the mean update of a parameter, made for each aggregation."""
 
     class Options(NamedFields):
-        """Fields beside the name: none."""
+        """Fields next to the name: none."""
 
     options: Any
     """The ``Options`` of this optimizer."""

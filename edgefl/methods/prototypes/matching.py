@@ -63,7 +63,7 @@ def through(x: Tensor, model: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 class Attach:
-    """PmcmFL's matching models beside the model; ``args.names`` are their parameters, as received, that train.
+    """PmcmFL's matching models next to the model; ``args.names`` are their parameters, as received, that train.
 
     The step that trains them copies them to the outputs; folding removes them from the model.
     """

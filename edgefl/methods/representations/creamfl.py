@@ -78,7 +78,7 @@ class CreamFL(Exchange):
         steps: Literal["separate", "joint"] = Field(
             "separate",
             description="when clients contrast: in a separate epoch after each private epoch (separate, public "
-            "code), or at every private step, with a public batch beside the private one and one update for both "
+            "code), or at every private step, with a public batch next to the private one and one update for both "
             "losses (joint, paper)",
         )
         rescale: bool = Field(False, description="whether the inter term is scaled to the magnitude of the intra term")

@@ -34,11 +34,11 @@ class Policy(ABC):
     """What the server does in a round: ``play``.
 
     The fields of edgefl's own policies are those of the ``round`` section.  A policy of one's own may have fields: its
-    ``Options`` have what a scenario gives beside the name, ``policy: {name: half, share: 30%}``.
+    ``Options`` have what a scenario gives next to the name, ``policy: {name: half, share: 30%}``.
     """
 
     class Options(NamedFields):
-        """Fields beside the name: none."""
+        """Fields next to the name: none."""
 
     options: Any
     """The ``Options`` of this policy."""

@@ -106,11 +106,11 @@ class Selection(ABC):
     """Draws a cohort from each kind of clients, or from their union.
 
     A subclass overrides ``pick``; if it keeps state also ``learn``, ``to_data`` and ``load_data``; and ``Options``,
-    whose fields a scenario gives beside the ``name``.
+    whose fields a scenario gives next to the ``name``.
     """
 
     class Options(NamedFields):
-        """Fields beside the name: none."""
+        """Fields next to the name: none."""
 
     options: Any
     """The ``Options`` of this selection."""
