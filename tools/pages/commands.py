@@ -16,9 +16,10 @@ def commands_page() -> str:
     """The page of every command with its arguments and options, by group."""
     root: Any = typer.main.get_command(load_commands())
     parts = [
-        "Results go to stdout, progress and messages to stderr. `--as json` prints plain data instead of tables "
-        "([JSON output](json/index.md)). `--to` says what is written, `--as` how it is printed, `--out` where. The "
-        "exit codes stand with the [errors](errors.md#exit-codes). `python -m edgefl` is the same program.",
+        "This page lists every command with its arguments and options. Results go to stdout, progress and messages to "
+        "stderr. `--as` chooses the form of the answer, and `--as json` prints plain data "
+        "([JSON output](json/index.md)). `--to` chooses the kind of file that is written, and `--out` its place. "
+        "[Exit codes](errors.md#exit-codes) stand with the errors. `python -m edgefl` is the same program.",
         "`edgefl --version` prints the versions of edgefl, torch and the formats. "
         "`edgefl --traceback COMMAND` prints the traceback of an error, "
         "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts. `edgefl --install-completion` "
@@ -31,7 +32,7 @@ def commands_page() -> str:
         for word, each in commands.items():
             parts += _command(f"edgefl {word}", each)
     parts += ["## Environment variables", table(("Variable", "Meaning"), ENVIRONMENT)]
-    return page("Command line", parts)
+    return page("Commands", parts)
 
 
 ENVIRONMENT = [

@@ -63,7 +63,7 @@ EXIT_CODES = {
 
 CODES = {
     0: "The command did what was asked",
-    1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
+    1: "Something failed, or the answer is no. The next table has the cases of each command. Also where the reader of "
     "stdout closed it, and after an unexpected exception (with a traceback)",
     2: "The user can fix it: an `EdgeflError` with this code, an unknown command or option, a profile that "
     "`--against` can't compare, or a full disk, also the one that stdout goes to",
@@ -83,14 +83,14 @@ INTERRUPTED = f"{', '.join(_FIRST)} or {_LAST}"
 """The codes after a signal."""
 
 ATTRIBUTES = [
-    ("`EdgeflError`", "`exit_code`", "What the command line ends with: 2, or 1 for `TrainingError` (2 where a CUDA "
+    ("`EdgeflError`", "`exit_code`", "Exit code of the command line: 2, or 1 for `TrainingError` (2 where a CUDA "
      "device is asked for and there is none)"),
     ("`ScenarioError`", "`file`, `line`, `key`, `message`", "Where and what; `None` for a part that isn't known. "
      "`str()` is `file:line: key: message`"),
     ("`ScenarioErrors`", "`errors`", "All errors of the scenario by line; `file`, `line`, `key` and "
      "`message` are the first one's"),
-    ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "What was looked up, the unknown name, the known names, "
-     "sorted, and what the name is instead (\"\" if that isn't known)"),
+    ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "The kind of thing, the unknown name, the known names, "
+     "sorted, and a hint (\"\" if there is none)"),
     ("`UnknownNames`", "`errors`", "The errors, one for each name"),
     ("`RowsDiffer`", "`answer`", "The profile; its `against` compares the rows that both profiles have"),
 ]  # fmt: skip
@@ -115,9 +115,9 @@ def errors_page() -> str:
     return page(
         "Errors and exit codes",
         [
-            "Every error that edgefl raises on purpose derives from `edgefl.errors.EdgeflError`. The message says what "
-            "is wrong, where, and what is allowed. On the command line it is one line on stderr, without a traceback. "
-            "Any other exception is a fault of edgefl or of a plug-in.",
+            "Every error that edgefl raises on purpose derives from `edgefl.errors.EdgeflError`. The message names the "
+            "fault, its place and the allowed values. On the command line it is one line on stderr, without a "
+            "traceback. Any other exception is a fault of edgefl or of a plug-in.",
             "## Errors",
             f"```text\n{_tree(errors.EdgeflError)}\n```",
             table(("Error", "Base", "Exit code", "Meaning"), rows),
@@ -125,11 +125,12 @@ def errors_page() -> str:
             table(("Error", "Attribute", "Meaning"), ATTRIBUTES),
             "## Exit codes",
             table(("Code", "Meaning"), [(str(code), meaning) for code, meaning in CODES.items()]),
-            f"After one of these signals ({INTERRUPTED}) every command ends alike: a line on stderr says what "
-            "to do now, what is finished is written, and no process of it is left. A second signal, more than a second "
-            "after the first, ends it at once, as SIGKILL does; its processes end too, and a run can be resumed. So "
-            "does a signal before the command line is read. In a script of your own `edgefl.run` leaves signals as "
-            "they are: there Ctrl-C is Python's `KeyboardInterrupt`, and SIGTERM ends the script at once.",
+            f"After one of these signals ({INTERRUPTED}) every command ends alike. A line on stderr says how to go on, "
+            "finished results are written, and no process is left. A second signal, more than a second after the "
+            "first, ends the command at once, as SIGKILL does. Its processes end too, and a run can be resumed. A "
+            "signal before the command line is read also ends the command at once. In a script of your own "
+            "`edgefl.run` leaves signals as they are, so Ctrl-C is Python's `KeyboardInterrupt`, and SIGTERM ends the "
+            "script at once.",
             table(("Command", "0", "1", f"After {INTERRUPTED}"), codes),
         ],
     )
