@@ -197,14 +197,14 @@ def _lines(steps: Sequence[_Step], name: str, index: int, ends: tuple[float, flo
     """A variant's line, and over it a thick one where it is best."""
     shade = of_run(index)
     x, y = step_corners([(step.low, step.high, step.row.mean) for step in steps])
-    won = _won(steps, name, ends)
+    best = _best_pieces(steps, name, ends)
     lines = [Series(name, x, y, shade, symbols=[index] * len(x))]
-    if won:
-        lines.append(Series(name, *step_corners(won), shade, heavy=True))
+    if best:
+        lines.append(Series(name, *step_corners(best), shade, heavy=True))
     return lines
 
 
-def _won(steps: Sequence[_Step], name: str, ends: tuple[float, float]) -> list[tuple[float, float, Number]]:
+def _best_pieces(steps: Sequence[_Step], name: str, ends: tuple[float, float]) -> list[tuple[float, float, Number]]:
     """The pieces of a line on which its variant is shown to be best."""
     return [
         (max(fleet.low, ends[0]), ends[1] if fleet.high is None else fleet.high, step.row.mean)
@@ -216,9 +216,9 @@ def _won(steps: Sequence[_Step], name: str, ends: tuple[float, float]) -> list[t
 
 def _label(steps: Sequence[_Step], name: str, index: int, ends: tuple[float, float], wide: bool) -> Series:
     """A variant's name, at the highest place where its line begins to be best, or where it ends."""
-    won = _won(steps, name, ends)
-    height = max((piece[2] or 0.0 for piece in won), default=steps[-1].row.mean or 0.0)
-    place = next((low for low, _, mean in won if mean == height), steps[-1].low)
+    best = _best_pieces(steps, name, ends)
+    height = max((piece[2] or 0.0 for piece in best), default=steps[-1].row.mean or 0.0)
+    place = next((low for low, _, mean in best if mean == height), steps[-1].low)
     into = log if wide else float
     share = (into(place) - into(ends[0])) / (into(ends[1]) - into(ends[0]))
     return Series(name, [place], [height], of_run(index), symbols=[0], form="points", written=True, notes=[name],
