@@ -14,6 +14,7 @@ import typer
 import yaml
 
 import edgefl
+from edgefl.scenario import load
 from tools.pages import front_picture
 from tools.pages.outputs import agree, renewed
 from tools.pages.running import PAGES, ROOT, Shelf, blocks, pictures
@@ -42,10 +43,21 @@ DEAR = {
     ),
     *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules")),
     *(f"docs/concepts/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
+    "docs/reference/records.md",
     "docs/reference/towers.md",
 }
 """Pages that take seconds, of which the quick tests read none; they take those where a newcomer begins."""
 LONG = [page for page in READ if any(block.slow for block in blocks(page))]
+ELSEWHERE = {
+    "docs/concepts/how-the-clock-works.md": "tools/pages/clock.py",
+    "docs/evidence/which-schedule-wins.md": "tests/docs/test_pages.py",
+    "docs/reference/json/index.md": "tests/records/test_answers.py",
+    "docs/reference/commands.md": "tests/console/test_everyday.py",
+    "docs/reference/protocol.md": "tests/docs/test_reference_protocol.py",
+    "docs/reference/python.md": "tests/docs/test_examples.py",
+    "docs/reference/scenarios.md": "tools/pages/scenarios.py",
+}
+"""Pages whose examples are run by another test, or are parts of files that tests run."""
 VERSIONS = json.loads((ROOT / "tests/recorded/expected/versions.json").read_text(encoding="utf-8"))
 RECORDED_WITH, SAME_KERNELS = VERSIONS["torch"], VERSIONS["kernels"] == torch.backends.cpu.get_cpu_capability()
 as_recorded = pytest.mark.skipif(
@@ -92,6 +104,19 @@ def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
 @pytest.mark.parametrize("page", LONG)
 def test_what_takes_long_is_what_happens_too(shelf: Shelf, page: str) -> None:
     read(shelf, page, slow=True)
+
+
+def test_every_page_with_commands_is_read() -> None:
+    pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
+    shown = {page for page in pages if any(block.language in ("sh", "python", "yaml") for block in blocks(page))}
+    assert shown - {*PAGES} == ELSEWHERE.keys()
+    assert all((ROOT / holder).is_file() for holder in ELSEWHERE.values())
+
+
+def test_the_scenario_of_elastics_seeds_is_valid(tmp_path: Path) -> None:
+    (scenario,) = (block for block in blocks("docs/evidence/which-schedule-wins.md") if block.file)
+    (tmp_path / "elastic-depth.yaml").write_text(scenario.body)
+    assert len(load(tmp_path / "elastic-depth.yaml").combinations()) == 12
 
 
 def test_another_output_is_found() -> None:

@@ -96,6 +96,8 @@ PAGES = (
     "docs/reference/data-sets.md",
     "docs/reference/towers.md",
     "docs/reference/refusals.md",
+    "docs/concepts/methods/personal.md",
+    "docs/reference/records.md",
 )
 
 EXAMPLES = (*PAGES, "CONTRIBUTING.md")
