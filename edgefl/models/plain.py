@@ -24,6 +24,7 @@ from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import TowerFields, Weights, options_from
 from edgefl.models.tried import check_tensors, one_line
+from edgefl.models.weights import is_published
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -107,7 +108,7 @@ class PlainTower:
         own: Any = getattr(module, "own_name", str)
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
-                if name.partition(".")[0] in ("head", "rep"):
+                if name.partition(".")[0] in ("head", "rep") or not is_published(name):
                     continue
                 found = stored.get(own(name))
                 if found is None or found.shape != value.shape:

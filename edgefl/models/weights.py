@@ -88,6 +88,11 @@ def _download(repository: str) -> Path:
         ) from error
 
 
+def is_published(name: str) -> bool:
+    """Whether a file of weights may have this tensor: no exit that the model ``exits`` adds, and no adapter's factor."""
+    return ".exit." not in name and ".lora_" not in name
+
+
 def fill(
     module: nn.Module,
     file: Path,
@@ -107,8 +112,7 @@ def fill(
 
     statistics = ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
     state = (*module.named_parameters(), *statistics)
-    # Published weights have neither the exits that the model ``exits`` adds to blocks, nor an adapter's factors.
-    targets = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n and ".lora_" not in n}
+    targets = {n: p for n, p in state if n.partition(".")[0] in parts and is_published(n)}
     try:
         with safe_open(file, framework="pt") as stored:
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118

@@ -132,6 +132,35 @@ def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, m
         edgefl.validate(with_mynet(tiny, model=model))
 
 
+def test_an_adapter_begins_on_weights_of_the_module_alone(tiny: Tiny, tmp_path: Path) -> None:
+    @edgefl.register("tower", "linears")
+    class Linears(nn.Module):
+        blocks = "layers"
+        width = 8
+
+        def __init__(self, channels: int, size: int):
+            super().__init__()
+            self.stem = nn.Linear(channels * size * size, 8)
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, image: Tensor) -> Tensor:
+            x: Tensor = self.stem(image.flatten(1))
+            for layer in self.layers:
+                x = x + layer(x).relu()
+            return x
+
+    from edgefl.scenario import load
+    from edgefl.setup.compose import compose
+
+    own = Linears(1, 16)
+    save_file(own.state_dict(), tmp_path / "own.safetensors")
+    model = {"image": {"tower": "linears", "weights": str(tmp_path / "own.safetensors")}}
+    scenario = tiny(data=DATA, model=model, adapter={"name": "lora", "rank": 2})
+    state = compose(load(scenario)).method.initial(3).tensors
+    assert torch.equal(state["image/image.blocks.1.weight"], own.layers[1].weight)
+    assert not state["image/image.blocks.1.lora_b"].any() and state["image/image.blocks.1.lora_a"].any()
+
+
 def test_what_it_draws_from_global_generators_is_the_same_again(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
     """From numpy's and random's, while it is built, trained and scored; also where a run goes on.  numpy's and torch's
     stay as they were: the checks of annotations in tests draw from random's."""
