@@ -252,8 +252,12 @@ class Lora(Adapter):
 
     @classmethod
     def check(cls, modules: Mapping[str, nn.Module], adapter: AdapterDescription) -> None:
-        """Raise MethodError for a part that no layer of these models has."""
+        """Raise MethodError for a part that no layer of these models has, and if no layer would get factors."""
         names = {name for module in modules.values() for name, _ in linear_layers(module)}
+        if not adapter["parts"] and not any(chosen_layers(module, []) for module in modules.values()):
+            others = sorted(name for name in names if not any(belongs(name, part) for part in READ_OUT))
+            remedy = f"name others in parts: {', '.join(others)}" if others else "take another adapter, or none"
+            raise MethodError(f"no linear layer lies in a block of these models, so none gets factors; {remedy}")
         for part in adapter["parts"]:
             if not any(f".{name}".endswith(f".{part}") for name in names):
                 ends = sorted({".".join(words[-k:]) for words in (n.split(".") for n in names) for k in (1, 2)})

@@ -89,7 +89,7 @@ def _download(repository: str) -> Path:
 
 
 def is_published(name: str) -> bool:
-    """Whether a file of weights may have this tensor: no exit that the model ``exits`` adds, and no adapter's factor."""
+    """Whether a file of weights may have this tensor: not an exit that ``exits`` adds, nor an adapter's factor."""
     return ".exit." not in name and ".lora_" not in name
 
 

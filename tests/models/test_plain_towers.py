@@ -160,6 +160,14 @@ def test_an_adapter_begins_on_weights_of_the_module_alone(tiny: Tiny, tmp_path: 
     assert torch.equal(state["image/image.blocks.1.weight"], own.layers[1].weight)
     assert not state["image/image.blocks.1.lora_b"].any() and state["image/image.blocks.1.lora_a"].any()
 
+    @edgefl.register("tower", "whole")
+    class Whole(Linears):
+        blocks = None  # type: ignore[assignment]
+
+    message = "so none gets factors; name others in parts: image.layers.0, image.layers.1, image.stem"
+    with pytest.raises(EdgeflError, match=message):
+        edgefl.validate(tiny(data=DATA, model={"image": {"tower": "whole"}}, adapter="lora"))
+
 
 def test_what_it_draws_from_global_generators_is_the_same_again(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
     """From numpy's and random's, while it is built, trained and scored; also where a run goes on.  numpy's and torch's

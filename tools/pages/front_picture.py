@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -29,7 +29,7 @@ DEVICES = {
 SAME = 0.05
 """Scores that differ by less come from the same code on another processor, as for the outputs of pages."""
 
-WIDTH, HEIGHT = 420, 352
+WIDTH, HEIGHT = 420, 370
 TOP, ROW, DOT, STEP, GAP, LEFT = 98, 76, 7, 18, 16, 8
 """Where the first row begins, height of a row, radius and distance of dots, room between devices, left margin."""
 
@@ -52,7 +52,7 @@ DARK = Colours("#e6edf3", "#9198a1", "#56d364", "#e8965a")
 
 
 def front_facts() -> str:
-    """Run the quickstart, a minute or more, and read who fits at the hardest stage and what was learned."""
+    """Run the quickstart, a minute or more, and read who fits all stages, some or none, and what was learned."""
     import edgefl
 
     with tempfile.TemporaryDirectory() as folder:
@@ -70,8 +70,15 @@ def facts_of(folder: Path) -> str:
     runs = []
     for row in found.rows:
         of = table[table.run == row.label]
-        out = sorted({int(client) for client in of[~of.eligible].client})
-        runs.append({"schedule": row.label, "score": round(row.figures[METRIC].mean or 0.0, 3), "left_out": out})
+        refused, eligible = ({int(client) for client in of[of.eligible == fits].client} for fits in (False, True))
+        runs.append(
+            {
+                "schedule": row.label,
+                "score": round(row.figures[METRIC].mean or 0.0, 3),
+                "in_part": sorted(refused & eligible),
+                "left_out": sorted(refused - eligible),
+            }
+        )
     facts = {
         "command": "edgefl run quickstart",
         "metric": METRIC,
@@ -119,25 +126,34 @@ def facts() -> dict[str, Any]:
 def finding(found: dict[str, Any]) -> tuple[str, str]:
     """What the picture shows, on two lines: who lets most clients in, and what that costs compared with the first."""
     first, *others = found["runs"]
-    most = min(others, key=lambda run: len(run["left_out"]))
     clients = len(found["clients"])
-    there = clients - len(most["left_out"])
+    most = max(others, key=lambda run: fitting(run, clients))
+    there = fitting(most, clients)
     cost = first["score"] - most["score"]
     name = word(most["schedule"])
     whom = f"all {clients}" if there == clients else f"{there} of {clients}"
     change = f"costs {points(cost)}" if cost > 0 else f"gains {points(-cost)}"
-    return f"{name[:1].upper()}{name[1:]} training lets {whom} clients in,", f"and {change} image accuracy"
+    return f"{name[:1].upper()}{name[1:]} training fits {whom} clients,", f"and {change} balanced image accuracy"
+
+
+def fitting(run: dict[str, Any], clients: int) -> int:
+    """Number of clients that fit every stage."""
+    return clients - len(run["in_part"]) - len(run["left_out"])
 
 
 def alt_text(found: dict[str, Any]) -> str:
     """The picture in words."""
     clients = len(found["clients"])
     rows = [
-        f"{word(run['schedule'])} {clients - len(run['left_out'])} of {clients} clients, "
-        f"image balanced accuracy {points(run['score'], 3)}"
+        f"{word(run['schedule'])} {_shown(run, clients)}, balanced image accuracy {points(run['score'], 3)}"
         for run in found["runs"]
     ]
     return f"{' '.join(finding(found))}: {'; '.join(rows)}"
+
+
+def _shown(run: dict[str, Any], clients: int) -> str:
+    more = f", {len(run['in_part'])} early stages only" if run["in_part"] else ""
+    return f"{fitting(run, clients)} of {clients} fit{more}"
 
 
 def word(schedule: str) -> str:
@@ -172,7 +188,7 @@ def picture(found: dict[str, Any], colours: Colours) -> str:
         f"<title>{escape(alt_text(found))}</title>",
         _text(LEFT, 22, first, size=17, weight=700),
         _text(LEFT, 44, second, size=17, weight=700),
-        _text(right, TOP - 28, "image", fill=colours.quiet, anchor="end"),
+        _text(right, TOP - 28, "balanced image", fill=colours.quiet, anchor="end"),
         _text(right, TOP - 12, "accuracy", fill=colours.quiet, anchor="end"),
     ]
     for name, left, members in groups:
@@ -181,18 +197,20 @@ def picture(found: dict[str, Any], colours: Colours) -> str:
     for index, run in enumerate(runs):
         y = TOP + index * ROW
         lines.append(_text(LEFT, y + 16, word(run["schedule"]), weight=700, size=15))
-        fit = f"{clients - len(run['left_out'])} of {clients} clients fit"
-        lines.append(_text(LEFT + 110, y + 16, fit, size=14))
+        lines.append(_text(LEFT + 110, y + 16, _shown(run, clients), size=14))
+        marks = dict.fromkeys(run["in_part"], "in part") | dict.fromkeys(run["left_out"], "left out")
         for _, left, members in groups:
-            lines += _dots(left, y + 34, members, {*run["left_out"]}, colours)
+            lines += _dots(left, y + 34, members, marks, colours)
         lines.append(_text(right, y + 50, points(run["score"], 3), size=22, weight=700, anchor="end"))
     y = TOP + len(runs) * ROW + 14
     lines += [
-        _dot(LEFT + DOT, y, colours, fits=True),
+        _dot(LEFT + DOT, y, colours),
         _text(LEFT + 20, y + 4, "fits", fill=colours.quiet),
-        _dot(66 + DOT, y, colours, fits=False),
-        _text(86, y + 4, "left out, too little memory", fill=colours.quiet),
-        _text(right, y + 4, f"chance {points(found['chance'], 3)}", fill=colours.quiet, anchor="end"),
+        _dot(58 + DOT, y, colours, "in part"),
+        _text(78, y + 4, "early stages only", fill=colours.quiet),
+        _dot(202 + DOT, y, colours, "left out"),
+        _text(222, y + 4, "left out, too little memory", fill=colours.quiet),
+        _text(LEFT, y + 26, f"one seed; chance is {points(found['chance'], 3)}", fill=colours.quiet),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
@@ -200,7 +218,7 @@ def picture(found: dict[str, Any], colours: Colours) -> str:
 
 def _devices(found: dict[str, Any]) -> Iterator[tuple[str, float, list[int]]]:
     """For each device its short name, the place of its first dot, and its clients, those first that fit most often."""
-    out = [client for run in found["runs"] for client in run["left_out"]]
+    out = [client for run in found["runs"] for client in (*run["in_part"], *run["left_out"])]
     order = list(DEVICES)
     clients = sorted(
         found["clients"], key=lambda each: (order.index(each["device"]), out.count(each["client"]), each["client"])
@@ -212,18 +230,18 @@ def _devices(found: dict[str, Any]) -> Iterator[tuple[str, float, list[int]]]:
         left += -(-len(numbers) // 2) * STEP + GAP
 
 
-def _dots(left: float, top: float, clients: Sequence[int], out: set[int], colours: Colours) -> Iterator[str]:
+def _dots(left: float, top: float, clients: Sequence[int], marks: Mapping[int, str], colours: Colours) -> Iterator[str]:
     """Two dots one above the other, and the next two beside them."""
     for index, client in enumerate(clients):
         column, line = divmod(index, 2)
-        yield _dot(left + column * STEP, top + line * STEP, colours, fits=client not in out)
+        yield _dot(left + column * STEP, top + line * STEP, colours, marks.get(client, ""))
 
 
-def _dot(x: float, y: float, colours: Colours, *, fits: bool) -> str:
+def _dot(x: float, y: float, colours: Colours, mark: str = "") -> str:
+    """A full dot, or a ring for a client that fits early stages only (in part) or none (left out)."""
+    ring = {"in part": colours.fits, "left out": colours.out}.get(mark)
     paint = (
-        f'r="{DOT}" fill="{colours.fits}"'
-        if fits
-        else f'r="{DOT - 1:g}" fill="none" stroke="{colours.out}" stroke-width="2"'
+        f'r="{DOT - 1:g}" fill="none" stroke="{ring}" stroke-width="2"' if ring else f'r="{DOT}" fill="{colours.fits}"'
     )
     return f'<circle cx="{x:g}" cy="{y:g}" {paint}/>'
 

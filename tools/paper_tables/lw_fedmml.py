@@ -88,7 +88,7 @@ def _schedules(profiles: Profiles) -> PageTable:
             "MACs of a sample: edgefl",
             *(f"{totals[run]['fvcore_macs_per_sample_all_rounds'] / 1e12:.3f}e12" for run in RUNS),
         ),
-        ("peak memory, MiB: edgefl", *(mib(totals[run][LIVE], 1) for run in RUNS)),
+        ("live memory, MiB: edgefl", *(mib(totals[run][LIVE], 1) for run in RUNS)),
         ("GPU memory of the process, MiB: published", *(CopiedCell(f"{READINGS[run]:,}") for run in RUNS)),
     )
     return PageTable("", "schedules", ("one client, 90 rounds", *RUNS.values()), rows)
