@@ -127,11 +127,15 @@ MOST_USED = 10.0
 
 
 def show_binding(row: RoundVerdict) -> str:
-    """The binding budget, and how much of it the round takes or what it lacks: ``memory 36 %``."""
+    """The binding budget, and how much of it the round takes: ``memory 36 %``.
+
+    Where the share says nothing, because it is huge or rounds to all of a budget that doesn't suffice, it says how much
+    is lacking: ``device lacks 2 MiB``.
+    """
     binding, margin = str(row.binding), row.margin or 0.0
     word = "device" if binding == "memory" and row.memory_limit == "device" else binding
     used = 1 - margin / row.budget if row.budget else MOST_USED
-    if used >= MOST_USED:
+    if used >= MOST_USED or (margin < 0 and units.show_share(used) == units.show_share(1.0)):
         return f"{word} lacks {budget_named(binding).quantity.show(-margin)}"
     return f"{word} {units.show_share(used)}"
 

@@ -19,13 +19,14 @@ from edgefl.commands.fit.answer import BudgetLimit
 from edgefl.cost.client_cost import ComputeCost, Traffic
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Budget, Price, load_device, load_link
-from edgefl.devices.budgets import BUDGETS, amounts
+from edgefl.devices.budgets import BUDGETS, amounts, show_binding
 from edgefl.devices.options import BudgetOptions
 from edgefl.drawing.charts import charts_of, records_of
 from edgefl.drawing.page.told import scenario_lines
 from edgefl.drawing.sliders.slider_page import view_of
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
+from edgefl.records.answer import RoundVerdict
 from edgefl.registry.registered import PARTS
 from edgefl.results.verify import verify
 from edgefl.scenario import json_schema, load
@@ -165,6 +166,19 @@ class Charge(Budget):
 
     def round_amounts(self, price: Price) -> Any:
         return price.energy_joules / (price.device.battery_joules or np.inf)
+
+
+@pytest.mark.parametrize(
+    ("need", "words"),
+    [(90, "memory 90 %"), (102, "memory 102 %"), (100.2, "memory lacks 205 KiB"), (1e6, "memory lacks 976 GiB")],
+)
+def test_a_verdict_that_rounds_to_all_of_a_budget_says_what_lacks(need: float, words: str) -> None:
+    mib = 2**20
+    row = RoundVerdict(
+        eligible=need <= 100, binding="memory", reason="", virtual_seconds=1.0, energy_joules=1.0, memory_limit="owner",
+        margin=(100 - need) * mib, budget=100.0 * mib,
+    )  # fmt: skip
+    assert show_binding(row) == words
 
 
 def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_path: Path) -> None:
