@@ -49,7 +49,7 @@ def test_a_function_and_its_room_have_one_name() -> None:
 
 def test_the_names_of_the_page_are_there_after_import_edgefl() -> None:
     page = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
-    names = re.findall(r"^\| `(edgefl\.[\w.]+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.findall(r"^## (?:The class )?(edgefl\.[\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(names) >= len(NAMES)
     for first in ("import edgefl", "import edgefl; edgefl.Run"):
         subprocess.run([sys.executable, "-c", f"{first}\n" + "\n".join(names)], check=True)

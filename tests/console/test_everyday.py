@@ -52,7 +52,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_a_missing_option_is_told_with_what_it_is() -> None:
     for words, said in (
-        (("fit", "quickstart"), "Missing option '--device'. Device that should take part: a library name"),
+        (("fit", "quickstart"), "Missing option '--device'. Device that should take part: a known name"),
         (("explain", "runs/x"), "Missing option '--round'. A round that has ended, from 1."),
         (("profile",), "Missing argument 'SCENARIO'. A scenario file, or the name of a shipped one"),
     ):
