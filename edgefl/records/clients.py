@@ -203,7 +203,7 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     by part are scaled alike; only where
     [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
     energy_joules: float
-    """Energy of the task"""
+    """Energy of downloading, computing and uploading until the task ended, waiting for the server's line included"""
     loss: float | None
     """Mean training loss over the steps; `null` without training, and where no update arrived"""
 

@@ -73,7 +73,7 @@ class CostRow(Record):
     kind: str
     """The kind"""
     client_rounds: Flights
-    """Its tasks"""
+    """Tasks of the kind's clients in the stage, with any outcome"""
     metered: Flights
     """Those that were measured"""
     peak_memory_bytes: int
@@ -143,7 +143,7 @@ class RunSummary(Record):
     diverged_rounds: Sequence[int]
     """Rounds after which the model wasn't finite"""
     flights: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
-    """Tasks by outcome"""
+    """Tasks that ended in the run, by outcome; late and failed ones too"""
     trained: bool
     """Whether clients trained"""
     virtual_seconds: float

@@ -71,11 +71,11 @@ class StoryFlight(Record):
     base_round: int
     """The round in which it was sent off"""
     outcome: str
-    """How the task ended"""
+    """How the task ended: `finished`, `late`, `dropped` or another outcome of `clients.jsonl`"""
     dispatched_virtual_seconds: float
     """When it was sent off"""
     ended_virtual_seconds: float
-    """When the task ended"""
+    """Virtual time at which the task ended: its update arrived, or was lost"""
     virtual_seconds: float
     """How long it lasted"""
     energy_joules: float
@@ -108,7 +108,7 @@ class Story(Record):
     on_the_path: bool
     """Whether it is on the critical path"""
     flights: Sequence[StoryFlight]
-    """Its tasks"""
+    """The client's tasks that ended in the round"""
 
 
 class Explanation(Answer):
