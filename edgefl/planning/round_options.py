@@ -88,6 +88,10 @@ def check_positive(value: float | None) -> float | None:
     return value
 
 
+CohortSize = PositiveInt | Share
+"""Clients of a round: a number, or a share of those there are."""
+
+
 class RoundOptions(Fields):
     """Which clients take part in a round, and when it ends."""
 
@@ -103,7 +107,11 @@ class RoundOptions(Fields):
         description="how clients are chosen: random, round-robin, power-of-choice, oort, or a mapping with a "
         "name and its fields",
     )
-    cohort: PositiveInt | Share = Field(0.25, description="clients per round: a share of each kind, or a total number")
+    cohort: CohortSize | dict[str, CohortSize] = Field(
+        0.25,
+        description="clients per round: a share of each kind, a total number, or a share or number for every kind, "
+        "such as {image: 34%, text: 25%, image-text: 2}",
+    )
     stratify: bool = Field(
         True, description="whether each client kind has its own part of the cohort; false draws from all kinds together"
     )
@@ -160,7 +168,14 @@ class RoundOptions(Fields):
         description="weight alpha of a fresh update under the asynchronous policy: (1 - alpha) model + alpha update",
     )
 
-    _check_positive = field_validator("cohort", "deadline", "retry", "patience", "window")(check_positive)
+    _check_positive = field_validator("deadline", "retry", "patience", "window")(check_positive)
+
+    @field_validator("cohort")
+    @classmethod
+    def _has_clients(cls, value: CohortSize | dict[str, CohortSize]) -> CohortSize | dict[str, CohortSize]:
+        for size in value.values() if isinstance(value, dict) else (value,):
+            check_positive(size)
+        return value
 
     @field_validator("leave_out")
     @classmethod
@@ -206,12 +221,18 @@ class RoundOptions(Fields):
         return str(getattr(self.selection, "name", "random"))
 
 
-def places(cohort: float, population: Mapping[str, int]) -> dict[str, int]:
+def places(cohort: float | Mapping[str, float], population: Mapping[str, int]) -> dict[str, int]:
     """Number of places of each group of clients.
 
     A share gives each group ``max(int(share x clients), 1)``.  A number is apportioned to the groups by size and met
-    exactly, unless the population is smaller.
+    exactly, unless the population is smaller.  A mapping has the share or number of each group; one that it lacks gets
+    no place.
     """
+    if isinstance(cohort, Mapping):
+        return {
+            group: places(cohort[group], {group: clients})[group] if group in cohort else 0
+            for group, clients in population.items()
+        }
     if isinstance(cohort, int):
         return apportion({group: float(n) for group, n in population.items()}, min(cohort, sum(population.values())))
     return {group: max(int(cohort * n), 1) for group, n in population.items()}

@@ -57,7 +57,7 @@ class RoundSettings(Record):
     selection: Option
     """How clients are chosen, with its options"""
     cohort: Option
-    """Clients of a round, or their share"""
+    """Clients of a round, their share, or either by kind"""
     over_selection: float | None
     """Clients that are asked beyond the cohort, as a share"""
     deadline: Option

@@ -17,7 +17,7 @@ from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import rule
 from edgefl.models import ModelOptions
-from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.round_options import CohortSize, EvaluationOptions, RoundOptions, places
 from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings
@@ -65,7 +65,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             message = f"there are no {absent!r} clients{suggestion(absent, present)}"
             errors.append(document.error(("round", "leave_out"), message))
     cohort = round_.cohort
-    size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
+    if isinstance(cohort, dict):
+        errors += _cohort_errors(document, round_, cohort, {kind: clients[kind] for kind in present})
+    drawn: dict[str, int] = {kind: clients[kind] for kind in present if kind not in round_.leave_out}
+    size = cohort if isinstance(cohort, int) else sum(places(cohort, drawn).values())
     if size > total:
         errors.append(
             document.error(("round", "cohort"), f"a cohort of {size} clients exceeds the {total} in data.clients")
@@ -101,6 +104,28 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         if problem := training.lr_schedule.problem([stage.rounds for stage in schedule.stages]):
             field, message = problem
             errors.append(document.error(("training", "lr_schedule", field), message))
+    return errors
+
+
+def _cohort_errors(
+    document: Document, round_: RoundOptions, cohort: Mapping[str, CohortSize], clients: Mapping[str, int]
+) -> list[ScenarioError]:
+    """Sizes of a cohort by kind that name no kind of client, leave one out, or ask for more clients than there are."""
+    at = ("round", "cohort")
+    errors = []
+    if not round_.stratify:
+        errors.append(document.error(at, "sizes by kind need stratify: true, which draws from each kind by itself"))
+    for kind, size in cohort.items():
+        if kind not in clients:
+            message = f"there are no {kind!r} clients{suggestion(kind, [*clients])}"
+            errors.append(document.error((*at, kind), message, at_key=True))
+        elif isinstance(size, int) and size > clients[kind]:
+            message = f"{size} {kind} clients a round exceed the {clients[kind]} in data.clients"
+            errors.append(document.error((*at, kind), message))
+    unnamed = [kind for kind in clients if kind not in cohort and kind not in round_.leave_out]
+    for kind in () if errors else unnamed:  # else it may be the one whose name is wrong
+        message = f"says nothing of {kind} clients: give their size, or list them in round.leave_out"
+        errors.append(document.error(at, message))
     return errors
 
 

@@ -26,6 +26,7 @@ from edgefl.data.partition import MINIMUM
 from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
 from edgefl.models.model import ModelDescription
+from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes, show_seconds
@@ -255,7 +256,10 @@ def expected_seconds(scenario: Scenario, setup: Setup) -> float:
     steps = flops = dispatches = 0.0
     for name, kind in setup.method.setting.kinds.items():
         members = setup.of_kind(name)
-        chosen = cohort * len(members) / total if isinstance(cohort, int) else max(1.0, cohort * len(members))
+        if isinstance(cohort, int):
+            chosen = cohort * len(members) / total
+        else:
+            chosen = float(places(cohort, {name: len(members)})[name])
         dispatches += chosen * rounds
         samples = float(np.mean(setup.clients.client_samples[members])) * chosen * rounds * scenario.training.epochs
         steps += samples / max(1, min(scenario.training.batch_of(kind.pattern), samples))

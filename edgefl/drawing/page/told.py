@@ -29,7 +29,7 @@ def scenario_lines(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tu
         "relays": _words(fleet.relays) if fleet.relays else "",
         "budgets": _budgets(fleet.budgets or {}),
         "rounds": _words(
-            {"policy": rounds.policy, "cohort": _share(rounds.cohort),
+            {"policy": rounds.policy, "cohort": _share(_shares(rounds.cohort)),
              "deadline": _with_unit(rounds.deadline, units.show_seconds), "quorum": rounds.quorum}
         ),
         "selection": _section(rounds.selection),

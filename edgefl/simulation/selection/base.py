@@ -214,11 +214,15 @@ class Selection(ABC):
     def _apportion(
         self, count: int, groups: Mapping[str, Integers], population: Mapping[str, int], turn: int
     ) -> dict[str, int]:
-        """Apportion ``count`` places by group size: on average the exact share, and never more than one place off.
+        """Apportion ``count`` places by group size, or by the cohort's sizes if it has one for each kind.
+
+        A group gets its exact share on average, and never more than one place more or less.
 
         One draw decides all fractions (systematic sampling): otherwise a policy that fills one place at a time would
         always choose the largest group.
         """
+        if isinstance(self.section.cohort, dict):
+            population = places(self.section.cohort, population)
         total = sum(population[name] for name in groups)
         if not total or len(groups) == 1:
             return dict.fromkeys(groups, count if total else 0)

@@ -129,6 +129,12 @@ def test_without_strata_places_are_shared_by_size(tiny: Tiny) -> None:
     assert found["round_totals"][0]["selected"] == {"image": pytest.approx(4 / 3), "text": pytest.approx(2 / 3)}
 
 
+def test_a_cohort_by_kind_is_the_expected_one(tiny: Tiny) -> None:
+    data = {**DECLARED, "clients": {"image": 8, "text": 4}}
+    found = edgefl.profile(tiny(data=data, round={"cohort": {"image": "50%", "text": 1}}))
+    assert found["round_totals"][0]["selected"] == {"image": 4, "text": 1}
+
+
 class Looking(FedAvg):
     """A method whose server decides by what its tensors say."""
 

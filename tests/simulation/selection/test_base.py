@@ -329,5 +329,32 @@ def test_a_name_stands_for_its_options() -> None:
         parse_selection(3)
 
 
+@pytest.mark.parametrize(
+    ("cohort", "expected"),
+    [
+        ({"image": "34%", "text": "25%", "image-text": "25%"}, (4, 3, 2)),
+        ({"image": "25%", "text": "34%", "image-text": "25%"}, (3, 4, 2)),
+        ({"image": "25%", "text": "25%", "image-text": "12.5%"}, (3, 3, 1)),
+        ({"image": 5, "text": "100%"}, (5, 12, 0)),
+    ],
+)
+def test_a_size_by_kind_is_met_by_each_kind(cohort: dict[str, Any], expected: tuple[int, ...]) -> None:
+    """FedCola's settings with more image clients, more text clients and fewer pair clients, of 12, 12 and 8."""
+    population = {"image": 12, "text": 12, "image-text": 8}
+    options = RoundOptions.model_validate({"cohort": cohort})
+    assert tuple(places(options.cohort, population).values()) == expected
+    groups = {"image": range(12), "text": range(12, 24), "image-text": range(24, 32)}
+    selection = Random(Random.Options(), options, 1)
+    chosen = selection.choose(candidates({name: list(clients) for name, clients in groups.items()}), 1).clients
+    assert tuple(sum(c in clients for c in chosen.tolist()) for clients in groups.values()) == expected
+
+
+def test_free_places_are_shared_as_the_sizes_by_kind_are() -> None:
+    selection = Random(Random.Options(), RoundOptions.model_validate({"cohort": {"image": 1, "text": 3}}), 1)
+    everybody = candidates({"image": list(range(100)), "text": list(range(100, 120))})
+    chosen = [selection.choose(everybody, 1, 1).clients.item() for _ in range(400)]
+    assert 74 <= sum(client < 100 for client in chosen) <= 126  # 100 with three deviations; 333 by the kinds' sizes
+
+
 def test_a_number_is_dealt_by_size() -> None:
     assert places(7, POPULATION) == apportion({k: float(n) for k, n in POPULATION.items()}, 7)
