@@ -105,6 +105,8 @@ def _imports(name: str, source: bytes) -> Iterator[str]:
 def collection_key(name: str, dataset: DataSet | FolderSet, options: DataOptions) -> tuple[dict[str, object], Path]:
     """The cache key of a collection, and the folder that it is read from (empty for a package's)."""
     key: dict[str, object] = {"set": name, "size": options.size, "revision": [REVISION, dataset.revision]}
+    if options.channels:  # else not, so that entries of the cache stay valid
+        key["channels"] = options.channels
     if isinstance(dataset, DataSet):
         return key | {"versions": dataset.versions() | {"numpy": version("numpy")}}, Path()
     given = options.folders.get(name)

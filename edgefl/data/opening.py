@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cache as once
 from functools import partial
 from importlib.metadata import version
@@ -37,6 +38,8 @@ from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
 from edgefl.work.tasks import like
 
+COLOURS = 3
+"""Channels of a picture in colour."""
 WAITS = "another process builds these data: waiting for it"
 
 
@@ -108,7 +111,7 @@ def _collection(
     key, folder = collection_key(name, dataset, options)
 
     def collect(make: Callable[[], Collection]) -> Built:
-        return _collect(name, make, code_of(dataset.build), on_message)
+        return _collect(name, make, code_of(dataset.build), options.channels == COLOURS, on_message)
 
     with ExitStack() as stack:
 
@@ -120,6 +123,14 @@ def _collection(
             return collect(lambda: dataset.build(wanted))
 
         return key, entry(cache, f"{name}-{digest(key)}", build, partial(on_message, WAITS))
+
+
+def _in_colour(collection: Collection, name: str, on_message: OnMessage) -> Collection:
+    """The collection with three equal channels in each picture, if its pictures are grey."""
+    if collection.images is None or collection.images.shape[1] != 1:
+        on_message(f"{name} has no grey pictures, so data.channels changes nothing of it")
+        return collection
+    return replace(collection, images=np.repeat(collection.images, COLOURS, axis=1))
 
 
 @contextmanager
@@ -192,7 +203,7 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
             source = first.setdefault(modality, name)
             for key, value in shape.items():
                 if key != "classes" and other[key] != value:
-                    remedy = "; set data.size" if key == "size" else ""
+                    remedy = {"size": "; set data.size", "channels": "; set data.channels: 3"}.get(key, "")
                     raise DataError(
                         f"one {modality} tower can't read both: {key} is {other[key]} in {source}, "
                         f"{value} in {name}{remedy}"
@@ -200,12 +211,14 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
     return facts
 
 
-def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
+def _collect(name: str, make: Callable[[], Collection], code: str, coloured: bool, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
     with seeds.seeding_globals(seeds.key(0, "data set")):
         collection: object = make()
     if not isinstance(collection, Collection):
         raise DataError(f"{name}: build returned {describe_answer(collection)}, not a Collection")
+    if coloured:
+        collection = _in_colour(collection, name, on_message)
     arrays: dict[str, AnyArray] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
     meta: Meta = {"classes": collection.classes, "code": code}

@@ -153,6 +153,11 @@ class DataOptions(Fields):
     size: int | None = Field(
         default=None, ge=4, description="height and width of the pictures in pixels; null: the set's own"
     )
+    channels: Literal[3] | None = Field(
+        default=None,
+        description="3 repeats the channel of grey pictures, so that one image tower reads grey and colour sets, or "
+        "has weights of a colour model; null: the sets' own",
+    )
     tasks: dict[Kind, Annotated[str, AfterValidator(_registered_task), NamesOf("task")]] = Field(
         default={},
         description="task of a kind, if not the default: retrieve for image-text, classify for every other kind; "

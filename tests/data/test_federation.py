@@ -12,6 +12,9 @@ import torch
 from tensors import assert_equal_tensors
 
 from edgefl.data import DataOptions, open_federation
+from edgefl.data.collection import Collection
+from edgefl.data.fingerprints import data_fingerprint
+from edgefl.data.opening import _in_colour
 from edgefl.data.stored_arrays import Built, entry
 from edgefl.errors import DataError, UnknownName
 from edgefl.work.description import Pass, TensorSpec
@@ -314,3 +317,27 @@ def test_quantity_sizes_differ(data_cache):
     sizes = np.sort(open_federation(options, seed=1, tokens=12, cache=data_cache).client_samples)
     assert all(a <= b for a, b in pairwise(sizes))
     assert sizes[-1] > 3 * sizes[0]
+
+
+def test_grey_pictures_are_read_in_colour_where_a_scenario_asks(tmp_path: Path) -> None:
+    digits = {"source": "digits", "clients": {"image": 2}, "validation": 0.1, "test": 0.1}
+    grey, colour = (
+        open_federation(DataOptions.model_validate(digits | more), seed=1, tokens=4, cache=tmp_path)
+        for more in ({}, {"channels": 3})
+    )
+    assert (grey.facts["image"]["channels"], colour.facts["image"]["channels"]) == (1, 3)
+    pictures, coloured = (np.asarray(each._parts[0].collection.arrays["images"]) for each in (grey, colour))
+    for channel in range(3):
+        assert np.array_equal(coloured[:, channel], pictures[:, 0])
+    said: list[str] = []
+    photos = Collection(("a",), np.zeros(2, int), np.arange(2), np.zeros((2, 3, 4, 4), np.uint8))
+    assert _in_colour(photos, "photos", said.append) is photos
+    assert said == ["photos has no grey pictures, so data.channels changes nothing of it"]
+
+
+def test_the_cache_key_has_channels_only_where_they_are_asked_for() -> None:
+    plain, coloured = (
+        data_fingerprint(DataOptions.model_validate({"source": "digits", "clients": {"image": 2}} | more))
+        for more in ({}, {"channels": 3})
+    )
+    assert "channels" not in plain[0] and coloured[0] == plain[0] | {"channels": 3}
