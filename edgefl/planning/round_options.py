@@ -173,8 +173,12 @@ class RoundOptions(Fields):
     @field_validator("cohort")
     @classmethod
     def _has_clients(cls, value: CohortSize | dict[str, CohortSize]) -> CohortSize | dict[str, CohortSize]:
-        for size in value.values() if isinstance(value, dict) else (value,):
-            check_positive(size)
+        if not isinstance(value, dict):
+            check_positive(value)
+            return value
+        for kind, size in value.items():
+            if size <= 0:
+                raise ValueError(f"has {size:g} {kind} clients: give more than 0, or list {kind} in round.leave_out")
         return value
 
     @field_validator("leave_out")

@@ -223,7 +223,7 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("cohort: 25%", "cohort: 31", 18, "round.cohort: a cohort of 31 clients exceeds the 30 in data.clients"),
         ("cohort: 25%", "cohort: 0", 18, "round.cohort: "),
         ("cohort: 25%", "cohort: 0%", 18, "round.cohort: "),
-        ("cohort: 25%", "cohort: {image: 0%, text: 1, image-text: 1}", 18, "round.cohort: must be more than 0, not 0"),
+        ("cohort: 25%", "cohort: {image: 0%, text: 1, image-text: 1}", 18, "round.cohort: has 0 image clients"),
         ("cohort: 25%", "cohort: {imag: 1, text: 1, image-text: 1}", 18,
          "round.cohort.imag: there are no 'imag' clients; did you mean 'image'?"),
         ("cohort: 25%", "cohort: {image: 1, text: 1}", 18,
