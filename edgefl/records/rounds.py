@@ -28,7 +28,7 @@ METRICS: Mapping[str, ShownMetric] = {
     "soft_score": ShownMetric("soft score", "score", is_headline=True),
     "r@1": ShownMetric("R@1"),
     "r@10": ShownMetric("R@10", "R@10", is_headline=True),
-    "r@1_sum_folds": ShownMetric("R@1 sum"),
+    "r@1_sum": ShownMetric("R@1 sum"),
     "perplexity": ShownMetric("perplexity", "perplexity"),
     "token_accuracy": ShownMetric("token accuracy"),
 }

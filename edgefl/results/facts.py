@@ -49,7 +49,7 @@ Samples = Mapping[str, Mapping[str, int]]
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
 
-_RECORDED = re.compile(r"macro_(precision|recall|f1)|top\d+_accuracy|matched@\d+|(\w+_to_\w+_)?r@\d+(_sum|_fold)?")
+_RECORDED = re.compile(r"macro_(precision|recall|f1)|top\d+_accuracy|matched@\d+|(\w+_to_\w+_)?r@\d+(_both|_fold)?")
 """edgefl's other metrics, which only records hold."""
 
 
@@ -493,7 +493,7 @@ def _chance(
             ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
             if ranked > evaluation.fold:
-                chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / evaluation.fold
+                chance[kind]["r@1_sum"] = 2 / ranked + 2 / evaluation.fold
             continue
         if len(classes) == 1:
             (count,) = classes

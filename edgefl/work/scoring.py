@@ -290,7 +290,7 @@ class ScoreRetrieve(Step):
     With the field ``group`` [batch], pairs of a group share their first item (an image with several captions): the
     image counts once, and is a hit if one of its captions is among the first k.  With ``args.fold`` = n and more than
     n pairs, ``<direction>_r@<k>_fold`` is the mean over disjoint folds of n images, each ranked separately, and
-    ``r@1_sum_folds`` adds R@1 of both directions, of the folds and of the whole: for n = 1,000 of 5,000 images the
+    ``r@1_sum`` adds R@1 of both directions, of the folds and of the whole: for n = 1,000 of 5,000 images the
     papers' R@1_sum on 1K and 5K.  Writes ``embedding.<modality>`` and ``group``.
     """
 
@@ -337,9 +337,9 @@ class ScoreRetrieve(Step):
         forward, backward = directions.values()
         for index, k in enumerate(RECALLS):
             ctx.metrics[f"r@{k}"] = (forward[0][index] + backward[0][index]) / 2
-        ctx.metrics["r@1_sum"] = forward[0][0] + backward[0][0]
+        ctx.metrics["r@1_both"] = forward[0][0] + backward[0][0]
         if forward[1] is not None and backward[1] is not None:
-            ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + forward[1][0] + backward[1][0]
+            ctx.metrics["r@1_sum"] = ctx.metrics["r@1_both"] + forward[1][0] + backward[1][0]
         for name, each in own_metrics(pass_).items():
             write_metric(ctx, name, each.ranking_value(a, b, groups.group))
         for embeddings in (a, b):

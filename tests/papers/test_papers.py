@@ -342,8 +342,8 @@ TINY = (
 def test_orderings_are_trained_and_read_again(tmp_path: Path) -> None:
     section = orderings.SECTIONS[3]  # CreamFL: two variants
     means, claims = orderings.trained_tables(tmp_path, sections=[section], overrides=TINY)
-    assert [row[0] for row in means.rows] == ["mean", "gca"] and means.header == ("variant", "r@1_sum", "r@10")
-    assert [row[:2] for row in claims.rows] == [("mean < gca", "r@1_sum"), ("mean < gca", "r@10")]
+    assert [row[0] for row in means.rows] == ["mean", "gca"] and means.header == ("variant", "r@1_both", "r@10")
+    assert [row[:2] for row in claims.rows] == [("mean < gca", "r@1_both"), ("mean < gca", "r@10")]
     assert all(row[5].endswith("of 3") for row in claims.rows)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")}
     assert len(files) == 6

@@ -56,7 +56,7 @@ ELIGIBILITY: dict[str, Fields] = {
 }
 PAIRED = ("image-text.accuracy", "image-text.balanced_accuracy")
 ALONE = ("image-text.accuracy[image]", "image-text.accuracy[text]")
-RETRIEVAL = ("image-text.r@1_sum", "image-text.r@10")
+RETRIEVAL = ("image-text.r@1_both", "image-text.r@10")
 
 STUDIES = {
     "orderings-fedcola": Study(
