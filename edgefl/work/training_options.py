@@ -52,10 +52,10 @@ class TrainingOptions(Fields):
     )
     optimizer: Annotated[Any, BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
         "adamw",
-        description="the clients' optimizer: adamw, adam, sgd, adamw-8bit, mezo, or another registered one, also as a "
-        "mapping with its fields; its state starts anew in every round. adamw-8bit has states of 8 bits (Dettmers et "
-        "al. 2022; the extra quant); mezo trains without gradients, by the losses of two forward passes (Malladi et "
-        "al. 2023)",
+        description="the clients' optimizer: adamw, adam, adamp, sgd, adamw-8bit, mezo, or another registered one, "
+        "also as a mapping with its fields; its state starts anew in every round. adamw-8bit has states of 8 bits "
+        "(Dettmers et al. 2022; the extra quant); mezo trains without gradients, by the losses of two forward passes "
+        "(Malladi et al. 2023)",
     )
     epsilon: PositiveFloat = Field(1e-3, description="distance at which mezo evaluates both losses, in parameters")
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
@@ -77,7 +77,9 @@ class TrainingOptions(Fields):
         description="batch size for which the learning rates are given: they are multiplied by the actual batch size "
         "and divided by this one; null: no scaling",
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of both moments, of adam and adamw")
+    betas: tuple[float, float] = Field(
+        (0.9, 0.999), description="decay rates of both moments, of adam, adamw and adamp"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     implementation: Literal["for-loop", "foreach", "fused"] = Field(
         "fused",

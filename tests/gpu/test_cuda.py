@@ -42,6 +42,7 @@ SETTINGS = {
     "step in backward": ["training.step_in_backward=true"],
     "states in the host's memory": ["training.offload_states=true"],
     "8-bit states": ["training.optimizer=adamw-8bit"],
+    "projected steps": ["training.optimizer=adamp"],
     "library towers": [
         "model={image: {tower: timm-vit, variant: tiny, blocks: 2, patch: 8}, "
         "text: {tower: distilbert, width: 192, heads: 3, blocks: 2, tokens: 16}}",

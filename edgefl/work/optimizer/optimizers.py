@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar, cast
 
 import torch
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from edgefl.errors import MethodError
 from edgefl.models import quantised
@@ -85,12 +85,12 @@ class Adam(Optimizer):
 
     reads = ("weight_decay", "betas")
     parameterwise = True
-    made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
+    torch_class: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
     def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         (first, second), decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        made, flags = light(self.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
+        made, flags = light(self.torch_class), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
         return made(parameters, settings["lr"], (first, second), weight_decay=decay, **flags)
 
 
@@ -99,7 +99,7 @@ class AdamW(Adam):
 
     paper = "Loshchilov and Hutter 2019"
 
-    made = torch.optim.AdamW
+    torch_class = torch.optim.AdamW
 
 
 class AdamW8bit(AdamW):
@@ -119,6 +119,33 @@ class AdamW8bit(AdamW):
 
         betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
         return eight_bit.ReferenceAdamW8bit(parameters, settings["lr"], betas, decay)
+
+
+class AdamP(Adam):
+    """Adam without the part of a step along weights that gradients are orthogonal to (Heo et al. 2021), as in timm."""
+
+    paper = "Heo et al. 2021"
+
+    class Options(Adam.Options):
+        """``optimizer: {name: adamp, delta: 0.1}``."""
+
+        delta: float = Field(
+            0.1,
+            gt=0,
+            description="weights of n numbers count as orthogonal to their gradients if the cosine is below delta / "
+            "sqrt(n)",
+        )
+        wd_ratio: float = Field(0.1, ge=0, le=1, description="factor on the weight decay of such weights")
+
+    precisions = ("float64", "float32", "bfloat16")
+
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+        """One parameter after the other, whatever the ``implementation``."""
+        from edgefl.work.optimizer.projected_adam import ProjectedAdam
+
+        betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
+        made = light(ProjectedAdam)
+        return made(parameters, settings["lr"], betas, decay, self.options.delta, self.options.wd_ratio)
 
 
 class MeZO(Optimizer):
