@@ -167,6 +167,11 @@ class Method:
             )
         if training.clip is not None:
             raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
+        if training.lr_decay_per != "round":
+            raise MethodError(
+                f"{name} counts steps of one length in a round: set training.lr_decay_per: round, not "
+                f"{training.lr_decay_per}"
+            )
 
     def check_rounds(self, rounds: int) -> None:
         """Raises MethodError if the options name a round after the last one, ``rounds``."""

@@ -199,8 +199,8 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     """`sign-flip`, `scaling`, `label-flip` or another registered attack for an attacker, `null` for an honest client;
     only in runs with [attackers](../concepts/fleets.md#attackers)"""
     lr: float | Maybe = UNSET
-    """The learning rate that it trained with, scaled by batch size if the scenario says so: that of `base_round`. Rates
-    by part are scaled alike; only where
+    """The learning rate of its first local epoch, scaled by batch size if the scenario says so: that of `base_round`.
+    Rates by part are scaled alike; only where
     [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
     energy_joules: float
     """Energy of downloading, computing and uploading until the task ended, waiting for the server's line included"""

@@ -282,10 +282,11 @@ class OptimizerSettings(TypedDict, total=False):
     betas: Sequence[float]
     momentum: float
     rates: Mapping[str, PartRates]
+    epoch_decay: float
     round: int
 
 
-OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "round")
+OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "epoch_decay", "round")
 """The scalars that the optimizer reads; all others are weights of loss terms."""
 
 
@@ -296,8 +297,9 @@ class Scalars(dict[str, Scalar]):
     """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
     A method writes ``replace(work, scalars={**work.scalars, "pull": 0.1 * round})``, and a step reads
-    ``ctx.work.scalars["pull"]``.  ``lr``, ``weight_decay``, ``betas``, ``momentum``, ``rates`` and ``round`` are the
-    optimizer's; all others are a method's own.
+    ``ctx.work.scalars["pull"]``.  ``lr``, ``weight_decay``, ``betas``, ``momentum``, ``rates``, ``epoch_decay``
+    and ``round`` are the optimizer's; all others are a method's own.  ``epoch_decay`` multiplies every learning rate
+    after each local epoch: the k-th of equal passes that train on private samples is a part of epoch k.
 
     They don't affect the cost, except that a term with weight zero may be left out of the graph.  So a work's form has
     their names and which of them are zero (``zeros``), and not their values: the cost is predicted once for all values

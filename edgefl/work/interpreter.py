@@ -189,6 +189,9 @@ def step_of(pass_: Pass) -> Step:
 class Trainer(Protocol):
     """How the batches of the passes that train change a work's parameters."""
 
+    def scale_rates(self, factor: float) -> None:
+        """Set every learning rate to that of the first local epoch, times ``factor``."""
+
     def begin(self, step: Step, pass_: Pass) -> None:
         """Before the first batch of a pass that trains.  Raises MethodError if the step can't be trained so."""
 
@@ -211,10 +214,14 @@ def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> tuple[Tensor
     # losses are added up on the device, because float(loss) after each step would wait for a GPU
     total, steps = torch.zeros((), dtype=ctx.floating, device=ctx.device), 0
     meter.adopt([total, *ctx.outputs.values()], "outputs")
+    decay = ctx.work.number("epoch_decay", 1.0)
     for pass_ in ctx.work.passes:
         index = order.index(pass_)
         pass_meter = meter if occurrences[index] < meter.most else NO_METER
         pass_seed = seeds.key(seed, "shuffle", index, occurrences[index])
+        # equal passes are epochs; one on public samples has the rates of the epoch before it
+        if trainer and decay != 1 and pass_.train and pass_.data == "private":
+            trainer.scale_rates(decay ** occurrences[index])
         steps += _one_pass(ctx, pass_, index, pass_seed, trainer if pass_.train else None, pass_meter, total)
         occurrences[index] += 1
     return total, steps

@@ -59,7 +59,15 @@ class TrainingOptions(Fields):
     )
     epsilon: PositiveFloat = Field(1e-3, description="distance at which mezo evaluates both losses, in parameters")
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="factor on all learning rates after every round, or after what lr_decay_per says"
+    )
+    lr_decay_per: Literal["round", "epoch", "local-epoch"] = Field(
+        "round",
+        description="after what lr_decay applies: every round, every local epoch of the run (epoch), or every local "
+        "epoch of a round, each of which begins at the full rate (local-epoch); only passes over a client's own "
+        "samples are epochs",
+    )
     lr_schedule: Annotated[SerializeAsAny[RateSchedule], BeforeValidator(parse_rate_schedule)] = Field(
         Constant.model_validate({}),
         description="factor on all learning rates by round: constant, step, cosine, another registered one, or a "
@@ -153,6 +161,7 @@ class TrainingOptions(Fields):
         self._check_precision()
         self._check_gradients()
         self._check_single_steps()
+        self._check_decay()
         return self
 
     def _check_precision(self) -> None:
@@ -202,6 +211,17 @@ class TrainingOptions(Fields):
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
             )
 
+    def _check_decay(self) -> None:
+        if self.lr_decay_per == "round":
+            return
+        if self.lr_decay == 1:
+            raise ValueError(f"lr_decay_per: {self.lr_decay_per} needs an lr_decay below 1: with 1 no rate decays")
+        if self.lr_decay_per == "local-epoch" and self.epochs == 1:
+            raise ValueError(
+                "lr_decay_per: local-epoch with epochs: 1 never lowers the rate, as each round begins at the full one: "
+                "set epochs to 2 or more, or lr_decay_per: round"
+            )
+
     @property
     def optimizer_name(self) -> str:
         """The registered name of the optimizer."""
@@ -220,10 +240,14 @@ class TrainingOptions(Fields):
         return options
 
     def lr_factor(self, round: int) -> float:
-        """Factor on every learning rate in ``round`` (from 1); ``lr_schedule`` counts in a run only (``over``)."""
+        """Factor on every learning rate in ``round`` (from 1), in its first local epoch.
+
+        ``lr_schedule`` counts in a run only (``over``).
+        """
         # past the last round, as a method may ask, the rate stays the last
         factor = self._factors[min(round, len(self._factors)) - 1] if self._factors else 1.0
-        return float(factor * self.lr_decay ** (round - 1))
+        decays = {"round": round - 1, "epoch": (round - 1) * self.epochs, "local-epoch": 0}[self.lr_decay_per]
+        return float(factor * self.lr_decay**decays)
 
     def settings(self) -> OptimizerSettings:
         """The optimizer's settings for a Work: the same in every round."""
@@ -251,6 +275,8 @@ class TrainingOptions(Fields):
         if self.scale_with_batch is not None:
             factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
         scalars: dict[str, Scalar] = {"lr": self.lr * factor, **self._other_scalars()}
+        if self.lr_decay_per != "round":
+            scalars["epoch_decay"] = self.lr_decay
         if self.rates:
             rates = {key: rate_settings(rate) for key, rate in self.rates.items()}
             scalars["rates"] = {

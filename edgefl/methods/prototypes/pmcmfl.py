@@ -247,8 +247,9 @@ class PmcmFL(LibraryMethod):
         ]
         payload = self.matching_payload(modalities)
         names = tuple(item.name for item in payload.items)
-        # rates apply to the model's parts, and matching.image is not a part of the image tower
-        scalars = {name: value for name, value in work.scalars.items() if name != "rates"}
+        # rates apply to the model's parts, and matching.image is not a part of the image tower; matching's own epochs
+        # are no local epochs
+        scalars = {name: value for name, value in work.scalars.items() if name not in ("rates", "epoch_decay")}
         if matching.lr is not None:
             scalars["lr"] = matching.lr
         return replace(

@@ -90,6 +90,11 @@ class GradientTrainer:
         self._alone = [(p, {**group, "params": [p]}) for group in groups for p in group["params"]]
         self._hosts: dict[tuple[Tensor, str], Tensor] = {}
 
+    def scale_rates(self, factor: float) -> None:
+        """Set every group's learning rate to that of the first local epoch, times ``factor``."""
+        for group in [own for _, own in self._alone] or self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
     def begin(self, step: Step, pass_: Pass) -> None:
         """Before a pass: the step may change gradients.  Raises MethodError if the backward pass leaves none."""
         if step.changes_gradients and self.in_backward:

@@ -59,8 +59,13 @@ class ZerothOrderTrainer:
         work = ctx.work
         self.ctx, self.seed, self.epsilon = ctx, seed, float(work.optimizer["epsilon"])
         self.lr, self.round = work.number("lr"), int(work.number("round", 0))
+        self.factor = 1.0
         self.pool = int(work.optimizer.get("directions", 0))
         self.steps = ctx.output(STEPS, (self.pool,)) if self.pool else None
+
+    def scale_rates(self, factor: float) -> None:
+        """Set the learning rate to that of the first local epoch, times ``factor``."""
+        self.factor = factor
 
     def begin(self, step: Step, pass_: Pass) -> None:
         """Raises MethodError if the step would change gradients."""
@@ -77,7 +82,7 @@ class ZerothOrderTrainer:
             self._move(z, distance, meter)
             seeds.seed_globals(seeds.key(self.seed, "noise", self.ctx.updates))
             losses.append(forward())
-        step = (losses[0] - losses[1]).float() * (self.lr / (2 * self.epsilon))
+        step = (losses[0] - losses[1]).float() * (self.lr * self.factor / (2 * self.epsilon))
         self._move(z, self.epsilon - step, meter)
         if self.steps is not None:
             self.steps[index] += step

@@ -363,6 +363,13 @@ def test_rates_of_the_models_parts_arent_those_of_matching_models() -> None:
         assert {own["lr"] for own, _ in parameter_groups(work.scalars, work.trainable)} == {expected}
 
 
+def test_epochs_of_matching_models_are_no_local_epochs() -> None:
+    """Hundreds of them would leave no rate."""
+    decaying = TrainingOptions.model_validate({"batch": 8, "lr_decay": 0.9, "lr_decay_per": "epoch"})
+    pmcmfl = PmcmFL(matching().options, replace(matching().setting, training=decaying))
+    assert [pmcmfl.work("image", round).scalars.get("epoch_decay") for round in (2, 3)] == [0.9, None]
+
+
 def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, factor: float = 1.0) -> Update:
     work = pmcmfl.work("image", 3)
     sent = {i.name: torch.full(i.shape, value) for i in work.up[0].items}
