@@ -11,17 +11,19 @@ from edgefl.commands.profile.chart import stages_chart
 from edgefl.drawing.figures import draw_figure
 from tools.paper_tables.page_tables import CopiedCell, PageTable, alike, mib, ratio
 from tools.paper_tables.profiles import LIVE, Profiles, highest
+from tools.paper_tables.published_tables import published
 
 RUNS = {"fedmml": "FedMML", "prog-fedmml": "Prog-FedMML", "lw-fedmml": "LW-FedMML"}
-TRAFFIC = {"fedmml": 76613, "prog-fedmml": 62918, "lw-fedmml": 32794}
+PAPER = published("fedmml")
+TRAFFIC = {run: int(PAPER.fact(f"traffic-{run}")) for run in RUNS}
 """Published, of one client in 90 rounds, MiB."""
-MACS = {"fedmml": 2.44, "prog-fedmml": 1.45, "lw-fedmml": 1.03}
+MACS = {run: PAPER.fact(f"macs-{run}") / 1e12 for run in RUNS}
 """Published, of a sample, 10^12."""
-READINGS = {"fedmml": 19913, "prog-fedmml": 18969, "lw-fedmml": 7371}
+READINGS = {run: int(PAPER.fact(f"memory-{run}")) for run in RUNS}
 """Published, MiB of GPU memory of a process."""
-RATIOS = {"fedmml": "1", "prog-fedmml": "0.953", "lw-fedmml": "0.370"}
+RATIOS = {run: "1" if run == "fedmml" else f"{reading / READINGS['fedmml']:.3f}" for run, reading in READINGS.items()}
 """Of the published readings to FedMML's."""
-ADVANCE_RATIO = 0.51
+ADVANCE_RATIO = PAPER.facts["advance-lw"].all[0]
 """Published, of LW-FedMML's memory to FedMML's on ADVANCE."""
 BATCHES = (32, 64, 128, 256, 512, 1024)
 """Doubled around BATCH, so that the page shows which part of the peak grows with the batch."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tools.paper_tables.page_tables import CopiedCell, PageTable, mib, ratio
 from tools.paper_tables.profiles import Profiles
+from tools.paper_tables.published_tables import published
 
-PUBLISHED = 1.97
+PUBLISHED = published("mcfl").fact("computation")
 """CreamFL's computation to FedAvg's, the paper's only number."""
 HEAT = "method.warmup.heat=5"
 TABLE = "method.old=table"

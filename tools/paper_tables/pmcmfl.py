@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tools.paper_tables.page_tables import CopiedCell, PageTable, mib
 from tools.paper_tables.profiles import Profiles, parts_of_model, payloads
+from tools.paper_tables.published_tables import published
 
 TASKS = {310: "310 answers", 3129: "3,129 answers"}
-SHARES = {"PmcmFL": "3.21 %", "FedHKD": "5.43 %"}
+SHARES = {name: f"{published('pmcmfl').fact(f'share-{name.lower()}')} %" for name in ("PmcmFL", "FedHKD")}
 """Published, tables of 3,129 answers as a share of the model."""
 BESIDE = {
     "FedPAC": "method={name: fedpac}",
