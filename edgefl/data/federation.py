@@ -18,7 +18,7 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.arrays import Integers
 from edgefl.data.missing import patterns_of
-from edgefl.data.options import KINDS, PUBLIC, Kind
+from edgefl.data.options import KINDS, PUBLIC, TEST, Kind
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts, held_out_samples
 from edgefl.data.stored_arrays import StoredEntry
@@ -61,6 +61,7 @@ class Federation:
     held_out_share: float = 0.0
     _parts: tuple[FederationPart, ...] = field(default=(), repr=False)
     _public: FederationPart | None = field(default=None, repr=False)
+    _test: FederationPart | None = field(default=None, repr=False)
 
     def with_held_out(self, share: float, seed: int) -> Federation:
         """This federation with at most this share of each client's samples held out of its training.
@@ -374,6 +375,8 @@ class Federation:
         """The part with the samples of ``data`` for this kind or pattern."""
         if data == PUBLIC and self._public is not None:
             return self._public
+        if data == TEST and self._test is not None and kind in self._test.server_samples[TEST]:
+            return self._test
         if kind in self._part_offsets:
             return self._part_offset(kind)[0]
         return next(part for part in self._parts if kind in part.server_samples.get(data, {}))

@@ -25,8 +25,8 @@ from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
 from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
-from edgefl.data.missing import DROPPED, draw
-from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
+from edgefl.data.missing import DROPPED, PAIRS, draw
+from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
 from edgefl.data.partition import MINIMUM
 from edgefl.data.split import SPLITS, assign_kinds, bits_of, held_by_client, hold_out, one_per_text, usable_mask
 from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
@@ -174,6 +174,15 @@ def merge_parts(parts: Mapping[str, FederationPart], options: DataOptions) -> Fe
         for data, sizes in part.server_samples.items():
             if data != PUBLIC or public in (None, part):
                 server.setdefault(data, {}).update(sizes)
+    tested = parts[options.test_source] if options.test_source else None
+    if tested is not None:
+        server.setdefault(TEST, {}).update(tested.server_samples[TEST])
+        for kind in set(kinds).intersection(tested.server_samples[TEST]):
+            if options.like_of(kind) == "classify" and tested.classes != part_of[kind].classes:
+                raise DataError(
+                    f"data.source.test: {kind} clients classify, but the classes of {options.test_source} aren't those "
+                    f"of {part_of[kind].dataset}"
+                )
     return Federation(
         title=options.title,
         kinds=kinds,
@@ -187,6 +196,7 @@ def merge_parts(parts: Mapping[str, FederationPart], options: DataOptions) -> Fe
         client_dropped=np.concatenate(dropped) if any_missing else None,
         _parts=tuple(parts.values()),
         _public=public,
+        _test=tested,
     )
 
 
@@ -195,7 +205,8 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
     facts: dict[str, dict[str, int]] = {}
     first: dict[str, str] = {}
     for name, part in parts.items():
-        modalities = {m for kind in part.kinds for m in kind.split("-")} or set(part.entry.meta["facts"])
+        served = {*part.kinds, *(kind for sizes in part.server_samples.values() for kind in sizes)}
+        modalities = {m for kind in served for m in kind.split("-")} or set(part.entry.meta["facts"])
         for modality, shape in part.entry.meta["facts"].items():
             if len(parts) > 1 and modality not in modalities:
                 continue
@@ -238,9 +249,8 @@ def _read_collection(cached: StoredEntry) -> Collection:
 def _split(collection: Collection, options: DataOptions) -> tuple[Integers, np.random.Generator]:
     """The split [n] of each sample, and the generator to continue with; both are equal for every seed."""
     fixed = seeds.generator(0, "held-out names")
-    has_clients = any(options.clients.values())  # a set without clients has public samples only
-    sizes = (options.validation, options.test) if has_clients else (0.0, 0.0)
-    return hold_out(collection, *sizes, options.public, fixed, whole=not has_clients), fixed
+    sizes = (options.validation, options.test, options.public)
+    return hold_out(collection, *sizes, fixed, whole=not any(options.clients.values())), fixed
 
 
 def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tokens: int) -> Tokenizer:
@@ -248,8 +258,8 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
     if isinstance(options.vocabulary, str):
         return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
     corpus: set[str] = set()
-    for name, cached in collections.items():
-        collection = _read_collection(cached)
+    for name in options.seen_sources:
+        collection = _read_collection(collections[name])
         if collection.text is not None:
             train = np.flatnonzero(_split(collection, options.of_source(name))[0] == 0)
             corpus |= {
@@ -286,7 +296,8 @@ def _part(
             "size": collection.images.shape[2],
             "classes": classes,
         }
-        samples = train if len(train) else np.flatnonzero(split >= 0)  # all samples may be public
+        unseen = SPLITS.index(TEST) if source == whole.test_source else -1
+        samples = train if len(train) else np.flatnonzero((split >= 0) & (split != unseen))  # all may be public
         pictures = samples if collection.image is None else np.unique(collection.image[samples])
         pictures = pictures[pictures >= 0]
         mean, deviation = _moments(collection.images, pictures)
@@ -309,8 +320,10 @@ def _part(
         if data == "train" or not (split == index).any():
             continue
         server[data] = {}
-        # of several data sets each serves its own kinds, but public samples serve all possible kinds
-        for kind in KINDS if len(whole.sources) == 1 or data == PUBLIC else kinds:
+        # of several data sets each serves its own kinds, but public samples all possible kinds, and a test set pairs
+        serves_all = len(whole.sources) == 1 or data == PUBLIC
+        served = [*kinds, *PAIRS] if data == TEST and source == whole.test_source else kinds
+        for kind in KINDS if serves_all else (kind for kind in KINDS if kind in served):
             rows: Integers = np.flatnonzero((split == index) & usable_mask(collection, kind, options.task_of(kind)))
             if len(rows):
                 # A fixed random order, so that the first few are representative; one picture for each held-out name.
@@ -322,6 +335,10 @@ def _part(
                 if kind in kinds and like(options.task_of(kind)) == "classify" and not np.ptp(collection.label[rows]):
                     only = collection.classes[collection.label[rows[0]]]
                     on_message(f"all {data} samples of {kind} clients are of one class, {only!r}: who guesses it has 1")
+    if source == whole.test_source and not any(kind in server.get(TEST, {}) for kind in PAIRS):
+        pairs = any(collection.modalities.issuperset(kind.split("-")) for kind in PAIRS)
+        reason = "holds nothing out for it: set data.test" if pairs else "has no pairs of pictures with texts or sounds"
+        raise DataError(f"data.source.test: {source} {reason}")
     arrays |= _deal_samples(collection, train, kinds, options, whole, seed, on_message)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
     meta |= {"kinds": kinds, "facts": facts, "server_samples": server}

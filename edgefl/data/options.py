@@ -20,8 +20,8 @@ KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio"
 USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """The default task of each kind."""
 
-PUBLIC = "public"
-"""The key of ``source`` for public samples; the other keys are kinds."""
+PUBLIC, TEST = "public", "test"
+"""The keys of ``source`` for public samples and for the server's test; the other keys are kinds."""
 
 Partition = str | dict[str, object]
 LARGEST_COUNT = 2**31 - 1
@@ -96,8 +96,9 @@ class DataOptions(Fields):
 
     source: str | dict[str, str] = Field(
         default="glyphs",
-        description="name of a registered data set; or a mapping with one for each kind of client, and one for "
-        "the public samples: {image: cifar100, text: ag-news, image-text: flickr30k, public: coco}",
+        description="name of a registered data set; or a mapping with one for each kind of client, one for the public "
+        "samples, and one on whose pairs the server tests: {image: cifar100, text: ag-news, image-text: flickr30k, "
+        "public: coco-50k, test: coco-50k}; without the last, each kind is tested on its own set",
     )
     folders: dict[str, FilePath] = Field(
         default={},
@@ -202,10 +203,9 @@ class DataOptions(Fields):
     @field_validator("source")
     @classmethod
     def _sources(cls, value: str | dict[str, str]) -> str | dict[str, str]:
-        if isinstance(value, dict) and (unknown := [name for name in value if name not in (*KINDS, PUBLIC)]):
-            raise ValueError(
-                f"{unknown[0]!r} is not a kind of client; allowed keys of source: {', '.join((*KINDS, PUBLIC))}"
-            )
+        allowed = (*KINDS, PUBLIC, TEST)
+        if isinstance(value, dict) and (unknown := [name for name in value if name not in allowed]):
+            raise ValueError(f"{unknown[0]!r} is not a kind of client; allowed keys of source: {', '.join(allowed)}")
         return value
 
     @field_validator("tasks")
@@ -235,11 +235,21 @@ class DataOptions(Fields):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The distinct data sets, in order of the kinds that they serve."""
+        """The distinct data sets, in order of the kinds that they serve; one that only the server tests on is last."""
+        return tuple(dict.fromkeys([*self.seen_sources, *([self.test_source] if self.test_source else [])]))
+
+    @property
+    def seen_sources(self) -> tuple[str, ...]:
+        """The data sets with samples of clients or public ones."""
         if isinstance(self.source, str):
             return (self.source,)
         used = [self.source[kind] for kind in KINDS if self.clients.get(kind)]
         return tuple(dict.fromkeys([*used, *([self.source[PUBLIC]] if PUBLIC in self.source else [])]))
+
+    @property
+    def test_source(self) -> str | None:
+        """The data set on whose pairs the server tests, if it is named."""
+        return None if isinstance(self.source, str) else self.source.get(TEST)
 
     @property
     def title(self) -> str:
@@ -255,13 +265,20 @@ class DataOptions(Fields):
         return self.source.get(PUBLIC) or (*pairs, *self.sources)[0]
 
     def of_source(self, name: str) -> DataOptions:
-        """The options of one data set: the clients of its kinds, and its public samples if it has them."""
+        """The options of one data set: the clients of its kinds, and the splits that are held out of it."""
         if isinstance(self.source, str):
             return self
         kinds = {kind: n if self.source.get(kind) == name else 0 for kind, n in self.clients.items()}
-        public = self.public if name == self.public_source else 0.0
-        folders = {source: path for source, path in self.folders.items() if source == name}
-        return self.model_copy(update={"source": name, "clients": kinds, "public": public, "folders": folders})
+        has_clients = any(kinds.values())
+        changes: dict[str, object] = {
+            "source": name,
+            "clients": kinds,
+            "validation": self.validation if has_clients else 0.0,
+            "test": self.test if has_clients or name == self.test_source else 0.0,
+            "public": self.public if name == self.public_source else 0.0,
+            "folders": {source: path for source, path in self.folders.items() if source == name},
+        }
+        return self.model_copy(update=changes)
 
     def missing_of(self, kind: str) -> MissingRates:
         """Missing rates of this kind; empty if all are 0."""

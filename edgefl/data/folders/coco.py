@@ -26,30 +26,33 @@ COCO = PublishedDataset(
     test="the published validation pictures",
     licence=LICENCE,
 )
-COCO_50K = PublishedDataset(
-    "coco-50k",
-    "annotations/captions_train2014.json, captions_val2014.json (or 2017), the pictures' folders and, for the "
-    "papers' choice, coco_train_ids.npy with coco_test_ids.npy",
-    SOURCE + "; the two lists come with the public code of PCME and of CreamFL",
-    beside="coco",
-    test="the list's pictures, 5,000 at most",
-    licence=LICENCE,
+COCO_50K, COCO_100K = (
+    PublishedDataset(
+        name,
+        "annotations/captions_train2014.json, captions_val2014.json (or 2017), the pictures' folders and, for the "
+        "papers' choice, coco_train_ids.npy with coco_test_ids.npy",
+        SOURCE + "; the two lists come with the public code of PCME and of CreamFL",
+        beside="coco",
+        test="Karpathy's 5,000 pictures, which the list names",
+        licence=LICENCE,
+    )
+    for name in ("coco-50k", "coco-100k")
 )
-FEW = 50_000
-"""Training captions of the smaller set: so many of the list's CreamFL and FedCola take."""
+FEW = {"coco-50k": 50_000, "coco-100k": 100_000}
+"""Training captions of the smaller sets: so many of the list's CreamFL takes (Table 4), FedCola the fewer."""
 TESTED = 5_000
-"""Test pictures of the smaller set: the usual 5K test of COCO's retrieval."""
+"""Test pictures of the smaller sets: the usual 5K test of COCO's retrieval."""
 
 Annotation = tuple[Path, str, int, int]
 """Path of the picture, caption, id of the caption, id of the picture."""
 
 
 def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
-    """All captions, or the smaller set: the first 50,000 of the papers' list, and 5,000 test pictures.
+    """All captions, or a smaller set: the first 50,000 or 100,000 of the papers' list, and 5,000 test pictures.
 
-    Without that list, the smaller set has the captions of the first pictures in the order of the file.
+    Without that list, a smaller set has the captions of the first pictures in the order of the file.
     """
-    is_small = published is COCO_50K
+    is_small = published.name in FEW
     for year in ("2014", "2017") if is_small else ("2017", "2014"):
         names = [f"captions_{annotations}{year}.json" for annotations in ("train", "val")]
         folder = folder_with_all(wanted.folder, *names)
@@ -60,10 +63,10 @@ def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     train, test = (_read(folder / name, wanted.folder, published) for name in names)
     if is_small:
         train, test = (
-            _select_by_ids(train, wanted.folder, "coco_train_ids.npy"),
-            _select_by_ids(test, wanted.folder, "coco_test_ids.npy"),
+            _select_by_ids(train, wanted, "coco_train_ids.npy"),
+            _select_by_ids(test, wanted, "coco_test_ids.npy"),
         )
-        train = train[:FEW]
+        train = train[: FEW[published.name]]
         tested = list(dict.fromkeys(number for *_, number in test))[:TESTED]
         allowed = set(tested)
         test = [annotation for annotation in test if annotation[-1] in allowed]
@@ -93,10 +96,11 @@ def _read(path: Path, folder: Path, published: PublishedDataset) -> list[Annotat
     ]
 
 
-def _select_by_ids(annotations: list[Annotation], folder: Path, name: str) -> list[Annotation]:
+def _select_by_ids(annotations: list[Annotation], wanted: FolderRequest, name: str) -> list[Annotation]:
     """The captions whose ids are in the file ``name``, in its order; all captions if there is no such file."""
-    path = next((subfolder / name for subfolder in folders(folder) if (subfolder / name).is_file()), None)
+    path = next((subfolder / name for subfolder in folders(wanted.folder) if (subfolder / name).is_file()), None)
     if path is None:
+        wanted.on_message(f"{wanted.folder} has no {name}: the first pictures of the file are taken, not the papers'")
         return annotations
     try:
         numbers = np.load(path, allow_pickle=False)
@@ -113,10 +117,11 @@ def _select_by_ids(annotations: list[Annotation], folder: Path, name: str) -> li
     return chosen
 
 
-COCO_SET, COCO_50K_SET = (
+COCO_SET, COCO_50K_SET, COCO_100K_SET = (
     FolderSet(partial(build, published), published.find, summary=summary)
     for published, summary in (
         (COCO, "123,287 photographs with five or more captions each"),
         (COCO_50K, "50,000 captions of COCO, as CreamFL and FedCola choose them"),
+        (COCO_100K, "100,000 captions of COCO, the first 50,000 among them"),
     )
 )

@@ -106,13 +106,19 @@ def test_cocos_captions_stand_picture_after_picture(year, read, tmp_path):
 
 
 def test_the_smaller_coco_follows_the_papers_list(read, tmp_path, monkeypatch):
-    monkeypatch.setattr("edgefl.data.folders.coco.FEW", 12)
+    monkeypatch.setattr("edgefl.data.folders.coco.FEW", {"coco-50k": 12, "coco-100k": 18})
     monkeypatch.setattr("edgefl.data.folders.coco.TESTED", 2)
     coco(tmp_path, "2014")
     made = read("coco-50k", tmp_path, 8)
     # without a list: the first captions in the order of the file, and two pictures to test on
     assert made.texts[:12] == tuple(f"Thing {100 + i // 5}, view {i % 5}." for i in range(12))
     assert np.bincount(made.official).tolist() == [12, 0, 10]
+    assert [line.split(" has no ")[1].split(":")[0] for line in read.said if "has no" in line] == [
+        "coco_train_ids.npy", "coco_test_ids.npy",
+    ]  # fmt: skip
+    larger = read("coco-100k", tmp_path, 8)
+    assert larger.texts[:18] == tuple(f"Thing {100 + i // 5}, view {i % 5}." for i in range(18))
+    assert np.bincount(larger.official).tolist() == [18, 0, 10]
     np.save(tmp_path / "coco_train_ids.npy", np.array([10015, 10003, 77, 10000]))
     np.save(tmp_path / "annotations" / "coco_test_ids.npy", np.array([90002.0, 90006.0, 90001.0, 90000.0]))
     made = read("coco-50k", tmp_path, 8)
