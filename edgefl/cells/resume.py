@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from edgefl.cells.fingerprint import MAY_CHANGE
@@ -18,6 +19,7 @@ from edgefl.runs.contents import read_json
 from edgefl.runs.folders import check_formats, is_cut_short, json_text
 from edgefl.runs.plug_in_files import check_plug_in_files
 from edgefl.scenario import Scenario, load
+from edgefl.scenario.document import spell
 
 
 def reopen_runs(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
@@ -64,11 +66,13 @@ def _can_begin(folder: Path) -> bool:
 
 
 def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, object]]:
-    """The compared fields of each combination, ``{label: {path: value}}``."""
+    """The compared fields of each combination, ``{label: {path: value}}``, and which row it is."""
+    axes = scenario.axes()
     return {
-        label: {path: _value_at(combination.to_data(), path) for path in scenario.compare}
-        for label, combination in combinations
-    }
+        label: {spell(axis.path): value if axis.are_rows else _value_at(combination.to_data(), spell(axis.path))
+                for axis, value in zip(axes, choice, strict=True)}
+        for (label, combination), choice in zip(combinations, product(*(axis.values for axis in axes)), strict=True)
+    }  # fmt: skip
 
 
 def _value_at(data: object, path: str) -> object:

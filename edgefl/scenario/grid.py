@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from edgefl.errors import ScenarioError
 from edgefl.scenario.axes import MOST_COMBINATIONS, ScenarioAxis, check_compare
 from edgefl.scenario.document import Document, KeyPath, read_file, spell
+from edgefl.scenario.keys import ROWS
 from edgefl.scenario.labels import labels_of
 from edgefl.scenario.problems import collecting, raise_all
 from edgefl.scenario.scenario import Scenario, cells_of
@@ -24,7 +26,7 @@ class Grid:
 
     ``paths`` has each axis as it is written (``fleet.budgets.memory``), ``keys`` its path in a resolved scenario, and
     ``values`` and ``words`` its values and their labels.  ``refused`` has by label why a cell's sections contradict
-    each other.
+    each other, ``row_of`` by label which row of the scenario's a cell is.
     """
 
     paths: tuple[str, ...]
@@ -33,6 +35,7 @@ class Grid:
     words: tuple[tuple[str, ...], ...]
     cells: tuple[tuple[str, Scenario], ...]
     refused: Mapping[str, str]
+    row_of: Mapping[str, str]
 
 
 def grid_of(
@@ -44,8 +47,7 @@ def grid_of(
     invalid value, more than ``most`` combinations, and if every combination is refused.
     """
     axis_of: dict[KeyPath, ScenarioAxis] = {}
-    for path in scenario.compare:
-        axis = ScenarioAxis.from_compare(scenario._document, path)
+    for axis in scenario.axes():
         axis_of[axis.path] = axis
     if file is not None:
         document = _read(file)
@@ -77,7 +79,15 @@ def grid_of(
         tuple(map(tuple, labels_of(all_axes))),
         tuple(cells),
         refused,
+        _rows(all_axes, cells),
     )
+
+
+def _rows(axes: Sequence[ScenarioAxis], cells: Sequence[tuple[str, Scenario]]) -> dict[str, str]:
+    """Which row each cell is; empty without rows."""
+    rows = [index for index, axis in enumerate(axes) if axis.are_rows]
+    choices = product(*(axis.values for axis in axes)) if rows else ()
+    return {label: choice[index] for (label, _), choice in zip(cells, choices) for index in rows}
 
 
 def _read(file: str) -> Document:
@@ -92,6 +102,8 @@ def _read(file: str) -> Document:
     comparison = replace(document, data={"compare": document.data}, places=places)
     if not document.data:
         raise ScenarioError(_SHAPE, file=file)
+    if ROWS in document.data:
+        raise document.error((ROWS,), "rows stand in a scenario's compare, not in a grid", at_key=True)
     raise_all(
         [
             ScenarioError(

@@ -14,6 +14,8 @@ from edgefl.scenario.problems import raise_all, show
 
 VERSION, TOP = "edgefl", ("name", "seed", "compare")
 """The top-level keys that are not sections."""
+ROWS = "rows"
+"""The key of ``compare`` that has rows of fields, by label, in place of a list of values."""
 
 NAMES = (
     "data", "model", "adapter", "pretrain", "method", "schedule", "training", "payload", "aggregation", "fleet",

@@ -26,6 +26,8 @@ def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
         key = "" if short else (str(axis.path[-1]) if lasts.count(str(axis.path[-1])) == 1 else spell(axis.path)) + "="
         alike = [value for value in axis.values if isinstance(value, dict)]
         words = [folder_name(key + _word(value, short, str(axis.path[-1]), alike)) for value in axis.values]
+        if axis.are_rows:
+            words = [folder_name(re.sub(r"\s+", "-", label.strip())) for label in axis.values]
         if not _differ(words):  # values with the same name: append the fields that differ
             words = [folder_name(word + _difference(value, axis.values, short))
                      for word, value in zip(words, axis.values, strict=True)]  # fmt: skip

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgefl.errors import EdgeflError, ScenarioError
+from edgefl.errors import EdgeflError, ScenarioError, suggestion
 from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, set_value, spell
 from edgefl.scenario.fields import read_parts
-from edgefl.scenario.keys import key_path, read_override
+from edgefl.scenario.keys import ROWS, key_path, read_override
 from edgefl.scenario.problems import collecting, each_of, raise_all
 from edgefl.scenario.sections import SECTIONS
 
 SET = "--set "
 """How the origin of an override begins that is no value of an axis."""
 
+_ROWS: KeyPath = ("compare", ROWS)
 _RATES: KeyPath = ("training", "rates")
 
+Fields = dict[str, Any]
+"""Fields of a scenario by dotted path, with their values."""
 Fault = tuple[str | None, str]
 """The key and the message of an error."""
 
@@ -31,13 +34,16 @@ class LeftOut(UserWarning):
 def with_texts(document: Document, texts: Sequence[str]) -> Document:
     """Apply overrides such as ``training.lr=1e-3``; what they set is compared no longer.
 
-    Raises ScenarioError with all that are invalid, or name a part beside one that names another.
+    ``compare.rows=LABEL`` is what that row sets, and ``compare.rows=[LABEL, LABEL]`` leaves the other rows out.  Raises
+    ScenarioError with all that are invalid, name a part beside one that names another, or set what rows set.
     """
     errors: list[ScenarioError] = []
     overrides: list[Override] = []
     for text in texts:
         with collecting(errors):
             overrides.append(read_override(text))
+    with collecting(errors):
+        document, overrides = _choose_rows(document, overrides)
     compare = document.data.get("compare")
     if isinstance(compare, dict):
         compare = {key: values for key, values in compare.items() if not any(_names(key, o.path) for o in overrides)}
@@ -56,7 +62,58 @@ def with_texts(document: Document, texts: Sequence[str]) -> Document:
     return document
 
 
-def _names(key: Any, path: KeyPath) -> bool:
+def _choose_rows(document: Document, overrides: list[Override]) -> tuple[Document, list[Override]]:
+    """The document with the rows that overrides choose, and the overrides with what one row alone sets.
+
+    Raises ScenarioError for a row that isn't there, and for what rows set that are compared still.
+    """
+    compare = document.data.get("compare")
+    if not isinstance(compare, dict) or not isinstance(rows := compare.get(ROWS), dict):
+        return document, overrides
+    kept, changed = rows, list[Override]()
+    for override in overrides:
+        given = override.value
+        if override.path == _ROWS and not isinstance(given, dict):
+            labels = [] if given is None else [str(label) for label in (given if isinstance(given, list) else [given])]
+            if unknown := [label for label in labels if not isinstance(rows.get(label), dict)]:
+                raise override.error(f"there is no row {unknown[0]!r}{suggestion(unknown[0], rows)}")
+            kept = {label: rows[label] for label in labels} if isinstance(given, list) else {}
+            for label in labels if not kept else ():
+                changed += in_order(overrides_of(document, (*_ROWS, label), rows[label]))
+        else:
+            kept = {} if override.path in (_ROWS, _ROWS[:1]) else kept  # it says itself what is compared
+            changed.append(override)
+    for override in changed:
+        paths = {override.path, _named_part(override.path)}
+        setting = [
+            label for label, fields in kept.items() if isinstance(fields, dict)
+            and any(_names(field, path) for field in fields for path in paths)
+        ]  # fmt: skip
+        if setting:
+            raise override.error(
+                f"{', '.join(setting)} set{'' if len(setting) > 1 else 's'} it: choose a row with "
+                f"{SET}compare.rows={setting[0]}, or none with {SET}compare.rows=null"
+            )
+    left = {key: kept if key == ROWS else values for key, values in compare.items() if key != ROWS or kept}
+    return replace(document, data={**document.data, "compare": left}), changed
+
+
+def overrides_of(document: Document, at: KeyPath, fields: Fields) -> tuple[Override, ...]:
+    """What sets the fields that stand under ``at`` in a document."""
+    return tuple(override_of(document, (*at, field), key_path(field), value) for field, value in fields.items())
+
+
+def override_of(document: Document, at: KeyPath, path: KeyPath, value: Any) -> Override:
+    """What sets a path to a value that stands elsewhere in the document."""
+    return Override(path, value, document.move_places(at, path) or {path: KeyPosition(document.file)})
+
+
+def in_order(overrides: Iterable[Override]) -> list[Override]:
+    """Whole sections before their fields, in any order of the file."""
+    return sorted(overrides, key=lambda override: len(override.path))
+
+
+def _names(key: Any, path: KeyPath | None) -> bool:
     try:
         return isinstance(key, str) and key_path(key) == path
     except ScenarioError:  # reported where compare is checked

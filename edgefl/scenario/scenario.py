@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -19,12 +19,12 @@ from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.axes import ScenarioAxis, check_compare, complete_compare, without_compare
-from edgefl.scenario.document import Document, KeyPath, plain_data, write
+from edgefl.scenario.document import Document, KeyPath, plain_data, spell, write
 from edgefl.scenario.fields import plain_section, read_parts
-from edgefl.scenario.keys import VERSION
+from edgefl.scenario.keys import ROWS, VERSION
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
-from edgefl.scenario.overrides import blame, fault, long_forms, with_overrides, with_texts
+from edgefl.scenario.overrides import blame, fault, in_order, long_forms, overrides_of, with_overrides, with_texts
 from edgefl.scenario.problems import ScenarioErrors, each_of, raise_all, reason, show
 from edgefl.scenario.sections import SECTIONS
 from edgefl.training.options import ExecutorOptions, TrackerOptions
@@ -36,8 +36,8 @@ from edgefl.work.training_options import TrainingOptions
 class Scenario:
     """The complete input of a run, created by ``load``; equal scenarios give equal results.
 
-    ``compare`` maps a path ("schedule", "fleet.budgets.memory") to a list of values; values that are sections have
-    all defaults written out.
+    ``compare`` maps a path ("schedule", "fleet.budgets.memory") to a list of values, and "rows" to the fields of each
+    row by its label; values that are sections have all defaults written out.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Scenario:
     tracker: TrackerOptions
     evaluation: EvaluationOptions
     stop: StopOptions
-    compare: dict[str, list[Any]]
+    compare: dict[str, Any]
     _document: Document = field(repr=False, compare=False)
 
     def combinations(self) -> list[tuple[str, Scenario]]:
@@ -69,7 +69,11 @@ class Scenario:
         Labels are unique, short and usable as folder names: ``layerwise``, ``fedcola,memory=16MiB``.
         Raises ScenarioError if a combination is invalid.
         """
-        return combinations_of(self, [ScenarioAxis.from_compare(self._document, path) for path in self.compare])
+        return combinations_of(self, self.axes())
+
+    def axes(self) -> list[ScenarioAxis]:
+        """What ``compare`` varies, of which ``combinations`` are the product, the last axis running fastest."""
+        return [ScenarioAxis.from_compare(self._document, key) for key in self.compare]
 
     def error(self, path: KeyPath, message: str) -> ScenarioError:
         """A ScenarioError about the value at ``path``, with its file and line."""
@@ -130,7 +134,17 @@ def read_document(document: Document) -> Scenario:
     document = replace(document, data={**document.data, "compare": complete})
     scenario = replace(scenario, compare=complete, _document=document)
     scenario.combinations()  # report invalid combinations when the file is loaded
+    raise_all([error for axis in scenario.axes() if axis.are_rows for error in _same_rows(scenario, axis)])
     return scenario
+
+
+def _same_rows(scenario: Scenario, rows: ScenarioAxis) -> Iterator[ScenarioError]:
+    """Errors of rows that are the scenario of a row before them."""
+    known: dict[str, str] = {}
+    for label, (_, cell) in zip(rows.values, combinations_of(scenario, [rows]), strict=True):
+        if (other := known.setdefault(cell.to_yaml(), label)) != label:
+            message = f"is the same scenario as row {other!r}: leave one out, or change another field"
+            yield scenario._document.error(("compare", ROWS, label), message, at_key=True)
 
 
 def combinations_of(scenario: Scenario, axes: Sequence[ScenarioAxis]) -> list[tuple[str, Scenario]]:
@@ -143,6 +157,17 @@ def combinations_of(scenario: Scenario, axes: Sequence[ScenarioAxis]) -> list[tu
     cells, errors, refused = _read_cells(scenario, axes)
     raise_all(errors + [error for contradictions in refused.values() for error in contradictions])
     return cells
+
+
+def with_fields(
+    scenario: Scenario, fields: Mapping[str, Any], document: Document | None = None, at: KeyPath = ()
+) -> Scenario:
+    """The scenario with these fields, by dotted path, whose errors point to what stands under ``at`` in a document.
+
+    Raises ScenarioError with all values that are invalid or contradict each other.
+    """
+    row = ScenarioAxis((ROWS,), ("",), (overrides_of(document or Document({}), at, dict(fields)),))
+    return replace(combinations_of(scenario, [row])[0][1], name=scenario.name)
 
 
 def cells_of(
@@ -180,6 +205,7 @@ def _read_cells(
     errors: list[ScenarioError] = []
     refused: dict[str, list[ScenarioError]] = {}
     known: dict[tuple[str | None, str], ScenarioError] = {}  # what is wrong in many combinations is blamed once
+    raise_all(_set_twice(scenario._document, axes))
     for label, document in _documents(scenario, axes, errors):
         fields, invalid, contradictions = read_parts(document)
         found = each_of(invalid or contradictions)
@@ -194,16 +220,27 @@ def _read_cells(
     return cells, errors, refused
 
 
+def _set_twice(document: Document, axes: Sequence[ScenarioAxis]) -> list[ScenarioError]:
+    """Errors of what a document's rows set that another axis sets, too."""
+    others = {axis.path for axis in axes if not axis.are_rows}
+    of_rows = [(label, override) for axis in axes if axis.are_rows
+               for label, of in zip(axis.values, axis.sets, strict=True) for override in of]  # fmt: skip
+    message = "is compared beside the rows, too: leave it out in one of both"
+    return [
+        document.error(("compare", ROWS, label, spell(override.path)), message, at_key=True)
+        for label, override in of_rows if override.path in others
+    ]  # fmt: skip
+
+
 def _documents(
     scenario: Scenario, axes: Sequence[ScenarioAxis], errors: list[ScenarioError]
 ) -> Iterator[tuple[str, Document]]:
     """``(label, document)`` for every combination; adds to ``errors`` those of values that can't be set."""
     base, labels = without_compare(scenario._document), labels_of(axes)
-    # set whole sections before their fields, in any order of the file
-    order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
     for choice in product(*(range(len(axis.values)) for axis in axes)):
+        sets = in_order(override for axis, index in zip(axes, choice, strict=True) for override in axis.sets[index])
         try:
-            document = with_overrides(base, [axes[i].override(choice[i]) for i in order])
+            document = with_overrides(base, sets)
         except ScenarioError as error:
             errors.append(error)
             continue

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import SCENARIO_FORMAT, registry
 from edgefl.errors import EdgeflError
-from edgefl.scenario.keys import VERSION
+from edgefl.scenario.keys import ROWS, VERSION
 from edgefl.scenario.sections import SECTIONS, Section, options_of
 
 PARTS = "x-parts"
@@ -22,6 +22,7 @@ def json_schema() -> JsonSchemaValue:
     definitions: dict[str, JsonSchemaValue] = {}
     sections = {key: _section(key, section, definitions) for key, section in SECTIONS.items()}
     values = {"type": "array", "minItems": 1}
+    rows = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "object"}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "edgefl scenario",
@@ -32,8 +33,12 @@ def json_schema() -> JsonSchemaValue:
             "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "seed of all random numbers"},
             **sections,
             "compare": {
-                "description": "paths, each with a list of values; one run per combination",
-                "anyOf": [{"type": "object", "additionalProperties": values}, {"type": "null"}],
+                "description": "paths, each with a list of values, and rows, by label with values by path; one run per "
+                "combination",
+                "anyOf": [
+                    {"type": "object", "properties": {ROWS: rows}, "additionalProperties": values},
+                    {"type": "null"},
+                ],
             },
         },
         "required": [VERSION],

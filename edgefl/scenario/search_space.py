@@ -80,7 +80,7 @@ class NumberRange:
 
     def axis(self, value: Any) -> ScenarioAxis:
         """The axis that sets this value."""
-        return ScenarioAxis(self.path, (value,), ({self.path: KeyPosition(self.text)},))
+        return ScenarioAxis.from_values(self.path, [value], [{self.path: KeyPosition(self.text)}])
 
     def holds(self, value: Any) -> bool:
         """Whether the range has this value."""
@@ -142,7 +142,7 @@ class ValueList:
     def axis(self, value: Any) -> ScenarioAxis:
         """The axis that sets this value."""
         i = next(i for i, each in enumerate(self.values.values) if each == value and type(each) is type(value))
-        return replace(self.values, values=(value,), places=(self.values.places[i],))
+        return replace(self.values, values=(value,), sets=(self.values.sets[i],))
 
     def holds(self, value: Any) -> bool:
         """Whether this is one of the values."""
@@ -239,7 +239,7 @@ def span_errors(scenario: Scenario, span: NumberRange, value: float) -> list[Sce
 
 def _invalid(scenario: Scenario, axis: ScenarioAxis, index: int) -> list[ScenarioError]:
     try:
-        return read_parts(with_overrides(without_compare(scenario._document), [axis.override(index)]))[1]
+        return read_parts(with_overrides(without_compare(scenario._document), axis.sets[index]))[1]
     except ScenarioError as error:
         return [error]
 
@@ -253,13 +253,6 @@ def _check_path(path: KeyPath, origin: str) -> None:
 def with_settings(scenario: Scenario, space: Sequence[Searched], settings: Mapping[str, Any]) -> Scenario:
     """The scenario with the settings of a trial, by name.  Raises ScenarioError if they contradict each other."""
     return combinations_of(scenario, [each.axis(settings[each.name]) for each in space])[0][1]
-
-
-def with_fields(scenario: Scenario, fields: Mapping[str, Any]) -> Scenario:
-    """The scenario with these fields, by dotted path.  Raises ScenarioError as ``with_settings``."""
-    paths = {path: key_path(path) for path in fields}
-    axes = [ScenarioAxis(paths[path], (value,), ({paths[path]: KeyPosition(None)},)) for path, value in fields.items()]
-    return combinations_of(scenario, axes)[0][1]
 
 
 def settings_yaml(scenario: Scenario, space: Sequence[Searched]) -> str:

@@ -15,25 +15,17 @@ from edgefl import SCENARIO_FORMAT, units
 from edgefl.devices.budgets import budget_named, field_of
 from edgefl.devices.options import UNLIMITED
 from edgefl.errors import ScenarioError, UnitError, suggestion
-from edgefl.scenario.axes import ScenarioAxis, without_compare
+from edgefl.scenario.axes import ScenarioAxis, field_errors, without_compare
 from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, read_file, set_value, spell
 from edgefl.scenario.fields import LARGEST_SEED
-from edgefl.scenario.keys import VERSION, key_path
+from edgefl.scenario.keys import VERSION
 from edgefl.scenario.labels import labels_of
 from edgefl.scenario.library import SUITES, find_document, library_folder, scenario_names, suite_names
+from edgefl.scenario.overrides import Fields
 from edgefl.scenario.problems import collecting, raise_all, reason, show, validate
-from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, read_document, scenario_in
+from edgefl.scenario.scenario import Scenario, cells_of, read_document, scenario_in, with_fields
 from edgefl.scenario.search_space import parse_search_space
 from edgefl.scenario.sections import SECTIONS
-
-Fields = dict[str, Any]
-"""Fields of a scenario by dotted path, with their values."""
-FIXED = {
-    **dict.fromkeys(("name", "compare", VERSION), "it is the suite's own"),
-    **dict.fromkeys(("executor", "tracker"), "results don't depend on it"),
-    "seed": "all variants run over the suite's seeds",
-}
-"""Sections that no variant or condition sets, with the reason."""
 
 
 class TuneOptions(BaseModel):
@@ -179,7 +171,7 @@ class Suite:
 
     def with_fields(self, scenario: Scenario, group: str, fields: Mapping[str, Any]) -> Scenario:
         """The scenario of a variant with fields of a condition or a budget.  Raises ScenarioError."""
-        return with_places(scenario, self.document, fields, (group,)) if fields else scenario
+        return with_fields(scenario, fields, self.document, (group,)) if fields else scenario
 
     def to_data(self) -> dict[str, Any]:
         """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
@@ -241,18 +233,19 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
                 errors.append(document.error(("tune", "search"), reason(error)))
     variants: list[Variant] = []
     for group, key, fields in _members(document):
-        wrong = [*_path_errors(document, (group, key), fields)]
+        wrong = [*field_errors(document, (group, key), fields)]
         errors += wrong
         runnable = [variant for variant in variants if variant.refused is None]
         with collecting(errors):
             if wrong or base is None:
                 continue
             if group == "variants":
-                [(_, scenario)], refused = cells_of(base, _axes(document, fields, (group, key)), some=False)
+                row = ScenarioAxis.from_rows(document, (group,), {key: fields})
+                [(_, scenario)], refused = cells_of(base, [row], some=False)
                 why = next(iter(refused.values()), None)
                 variants.append(Variant(key, fields, replace(scenario, name=base.name), why))
             else:  # a wrong field is wrong in all
-                with_places(runnable[0].scenario if runnable else base, document, fields, (group, key))
+                with_fields(runnable[0].scenario if runnable else base, fields, document, (group, key))
     raise_all(errors)
     assert base is not None and options is not None
     seeds = options.seeds if isinstance(options.seeds, tuple) else tuple(range(base.seed, base.seed + options.seeds))
@@ -282,7 +275,7 @@ def _with_comparison(document: Document, base: Scenario) -> tuple[Document, Scen
     A budget of memory or of FLOPs is the suite's, unless it is compared with amounts that clients draw, or beside other
     things of the fleet or the data: all these are conditions.  Fields that the suite has itself come first.
     """
-    axes = [ScenarioAxis.from_compare(base._document, key) for key in base.compare]
+    axes = base.axes()
     budgets: dict[KeyPath, str] = {("fleet", "budgets", field_of(name)): name for name in ("memory", "flops")}
     around = [axis for axis in axes if axis.path[0] in ("fleet", "data")]
     written, data, places = without_compare(base._document), dict[str, Any](), dict[KeyPath, KeyPosition]()
@@ -297,10 +290,11 @@ def _with_comparison(document: Document, base: Scenario) -> tuple[Document, Scen
         labels = labels_of(varied)
         for indices in product(*(range(len(axis.values)) for axis in varied)) if varied else ():
             label = ",".join(labels[i][index] for i, index in enumerate(indices))
-            for axis, index in zip(varied, indices, strict=True):
-                data.setdefault(group, {}).setdefault(label, {})[spell(axis.path)] = axis.values[index]
-                at = (group, label, spell(axis.path))
-                places |= {(*at, *path[len(axis.path) :]): place for path, place in axis.places[index].items()}
+            fields = data.setdefault(group, {}).setdefault(label, {})
+            for override in (o for axis, index in zip(varied, indices, strict=True) for o in axis.sets[index]):
+                fields[spell(override.path)] = override.value
+                at = (group, label, spell(override.path))
+                places |= {(*at, *path[len(override.path) :]): place for path, place in override.places.items()}
     suite = Document({**data, **document.data}, {**places, **document.places}, document.file)
     return suite, read_document(written)
 
@@ -358,35 +352,3 @@ def _scenario(document: Document, given: object, name: str, overrides: Sequence[
     place = document.places.get(("scenario",))
     beside = Path((place and place.file) or "").parent / given
     return scenario_in(find_document(beside if beside.is_file() else given), overrides)
-
-
-def _path_errors(document: Document, path: KeyPath, fields: Mapping[str, Any]) -> Iterable[ScenarioError]:
-    """Errors of the paths of a variant or a condition."""
-    if not str(path[-1]).strip() or not str(path[-1]).isprintable() or len(str(path[-1])) > 60:
-        yield document.error(path, "a name is 1 to 60 printable characters", at_key=True)
-    for field in fields:
-        try:
-            section = key_path(field)[0]
-        except ScenarioError as error:
-            yield document.error((*path, field), error.message, at_key=True)
-            continue
-        if section in FIXED:
-            yield document.error((*path, field), f"isn't set here: {FIXED[str(section)]}", at_key=True)
-        elif section not in SECTIONS:
-            hint = suggestion(str(section), SECTIONS)
-            yield document.error((*path, field), f"unknown section {section!r}{hint}", at_key=True)
-
-
-def with_places(scenario: Scenario, document: Document, fields: Mapping[str, Any], at: KeyPath) -> Scenario:
-    """The scenario with fields of the suite, whose errors point to what stands under ``at``.  Raises ScenarioError."""
-    return replace(combinations_of(scenario, _axes(document, fields, at))[0][1], name=scenario.name)
-
-
-def _axes(document: Document, fields: Mapping[str, Any], at: KeyPath) -> list[ScenarioAxis]:
-    """The fields that stand under ``at`` in a suite, as axes of one value."""
-    axes = []
-    for field, value in fields.items():
-        path = key_path(field)
-        places = document.move_places((*at, field), path) or {path: KeyPosition(document.file)}
-        axes.append(ScenarioAxis(path, (value,), (places,)))
-    return axes

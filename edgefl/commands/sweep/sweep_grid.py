@@ -20,6 +20,7 @@ from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
+from edgefl.scenario.keys import ROWS
 from edgefl.scenario.labels import folder_name, in_a_cell
 from edgefl.scenario.problems import reason
 from edgefl.setup.compose import Given, federation_of
@@ -69,11 +70,13 @@ def sweep_grid_of(
     names = labels_of(given, loaded)
     keys, words = dict[str, KeyPath](), dict[str, dict[str, Any]]()
     cells, refused, scenario_of = list[tuple[str, Scenario]](), dict[str, str](), dict[str, str]()
+    row_of = dict[str, str]()
     for name, grid in zip(names, grids, strict=True):
         labels = {label: f"{name},{label}" if grid.paths else name for label, _ in grid.cells}
         cells += [(labels[label], scenario) for label, scenario in grid.cells]
         scenario_of |= dict.fromkeys(labels.values(), name)
         refused |= {labels[label]: why for label, why in grid.refused.items()}
+        row_of |= {labels[label]: row for label, row in grid.row_of.items()}
         for path, key, *told in zip(grid.paths, grid.keys, grid.words, grid.values, strict=True):
             keys[path] = key
             words.setdefault(path, {}).update(zip(*told, strict=True))
@@ -84,6 +87,7 @@ def sweep_grid_of(
         (tuple(names), *(tuple(of) for of in words.values())),
         tuple(cells),
         refused,
+        row_of,
         ", ".join(names),
         scenario_of,
     )
@@ -106,7 +110,7 @@ def columns_of_cells(grid: SweepGrid, own: Sequence[str] = ()) -> dict[str, dict
     """
     sets = {}
     for label, variant in grid.cells:
-        data = {**variant.to_data(), OF_SCENARIOS: grid.scenario_of.get(label)}
+        data = {**variant.to_data(), OF_SCENARIOS: grid.scenario_of.get(label), ROWS: grid.row_of.get(label)}
         sets[label] = {path: in_a_cell(path, value_at(data, key))
                        for path, key in zip(grid.paths, grid.keys, strict=True)}  # fmt: skip
     return columns_of(sets, own=own, kept=grid.paths)

@@ -26,7 +26,8 @@ from edgefl.runs.contents import CHECKPOINTS
 from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
-from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_fields, with_settings
+from edgefl.scenario.scenario import with_fields
+from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_settings
 from edgefl.setup.compose import predictor_of
 
 MOST_ASKED = 2

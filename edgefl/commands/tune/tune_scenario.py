@@ -26,7 +26,8 @@ from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
-from edgefl.scenario.search_space import Searched, with_fields
+from edgefl.scenario.scenario import with_fields
+from edgefl.scenario.search_space import Searched
 
 
 def tune_scenario(

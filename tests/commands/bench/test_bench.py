@@ -329,7 +329,7 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Pa
         ({"small": ["50%", 0.5]}, "50 % is listed twice"),
         ({"at": ["6 apples"]}, "at: .*apples"),
         ({"variants": {}}, "variants: must be a mapping with at least 1 key"),
-        ({"variants": {"a": {"seed": 3}}}, r"variants.a.seed: isn't set here: all variants run over"),
+        ({"variants": {"a": {"seed": 3}}}, r"variants.a.seed: isn't set here: all run over the same"),
         ({"variants": {"a": {"trainig.lr": 3}}}, r"unknown section 'trainig'; did you mean 'training'"),
         ({"variants": {"a": {"training.lr": "fast"}}}, r"suite.yaml:\d+: training.lr: must be a number, not 'fast'"),
         ({"conditions": {"x": {}}}, "has a budget and conditions; write two suites"),

@@ -9,7 +9,6 @@ from typing import Any
 from edgefl.commands.fit.changes import schedules_of
 from edgefl.errors import EdgeflError
 from edgefl.scenario import Scenario, load
-from edgefl.scenario.axes import ScenarioAxis
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.keys import key_path
 from edgefl.setup.compose import compose
@@ -28,10 +27,10 @@ MOST_STAGES = 4
 
 def propose_axes(scenario: Scenario) -> list[str]:
     """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares."""
-    compared = [ScenarioAxis.from_compare(scenario._document, path) for path in scenario.compare]
+    compared = scenario.axes()
     cells, axes = prod(len(axis.values) for axis in compared), list[str]()
     for path, values in _axes(scenario):
-        if any(_within(key_path(path), axis.path) for axis in compared):
+        if any(_within(key_path(path), of) for axis in compared for of in axis.paths):
             continue
         values = [value for value in values if value is values[0] or _loads(scenario, path, value)]
         if len(values) > 1 and cells * len(values) <= MOST_PROPOSED:
