@@ -73,7 +73,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors.append(
             document.error(("round", "cohort"), f"a cohort of {size} clients exceeds the {total} in data.clients")
         )
-    elif round_.quorum > size and not registry.get("round policy", round_.policy_name).overlapping:
+    elif drawn and round_.quorum > size and not registry.get("round policy", round_.policy_name).overlapping:
         message = f"a quorum of {round_.quorum} is never reached: a cohort has {size} clients"
         errors.append(document.error(("round", "quorum"), message))
     if cast(TrainingOptions, parts["training"]).mode == "none" and not registry.get(
