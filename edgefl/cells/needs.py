@@ -23,6 +23,7 @@ from edgefl.planning.round_options import places
 from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
+from edgefl.records.rounds import MEAN, with_means
 from edgefl.results.facts import Fitting, nobody_fits
 from edgefl.runs.trackers import check_tracker
 from edgefl.scenario import Scenario
@@ -299,14 +300,19 @@ def check_followed(scenario: Scenario, setup: Setup) -> None:
     followed = (("stop", "metric"), scenario.stop.metric), (("evaluation", "best"), scenario.evaluation.best)
     if all(metric is None for _, metric in followed):
         return
-    works = setup.evaluations(setup.evaluation.split, setup.schedule.stage(1))
-    source = setup.clients.server()
-    names = [(kind, name) for work, kinds in works for name in metric_names(work, source) for kind in kinds]
+    there = written_metrics(setup, setup.evaluation.split)
     for path, metric in followed:
-        kind, _, name = (metric or "").partition(".")
-        if metric is not None and (kind, name) not in names:
-            there = [each for of, each in names if of == kind]
-            raise scenario.error(path, f"the evaluation of {kind} has no {name!r}{suggestion(name, there)}")
+        if metric is not None and metric not in there:
+            kind, _, name = metric.partition(".")
+            names = [each.removeprefix(f"{kind}.") for each in there if each.startswith(f"{kind}.")]
+            lacks = "no kind's evaluation has" if kind == MEAN else f"the evaluation of {kind} has no"
+            raise scenario.error(path, f"{lacks} {name!r}{suggestion(name, names)}")
+
+
+def written_metrics(setup: Setup, split: str) -> list[str]:
+    """The metrics that evaluations on a split write, ``KIND.NAME``, and then their means over kinds."""
+    works, source = setup.evaluations(split, setup.schedule.stage(1)), setup.clients.server()
+    return with_means(f"{kind}.{name}" for work, of in works for name in metric_names(work, source) for kind in of)
 
 
 FILES_AT_LEAST, FILES_PER_WORKER = 40, 12

@@ -14,8 +14,8 @@ class StopOptions(Fields):
 
     metric: str | None = Field(
         None,
-        description="metric of evaluation.split that is followed, as kind and name: image.accuracy, image-text.r@10; "
-        "null: the run plays all its rounds",
+        description="metric of evaluation.split that is followed, as kind and name: image.accuracy, image-text.r@10 "
+        "or mean.accuracy (over kinds); null: the run plays all its rounds",
     )
     target: FiniteFloat | None = Field(None, description="the run ends after the evaluation that reaches this value")
     patience: PositiveInt | None = Field(

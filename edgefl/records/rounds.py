@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, NamedTuple
 
 from edgefl.records.carbon import CarbonGrams
@@ -38,6 +39,29 @@ SHORT = {name: metric.short for name, metric in METRICS.items() if metric.short}
 
 LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
 """Parts of the names of metrics of which lower values are better."""
+
+
+MEAN = "mean"
+"""Stands for a kind in the name of a score over kinds: ``mean.accuracy`` is the plain mean of those that have it."""
+
+
+def metric_values(metrics: Metrics, metric: str) -> list[float | None]:
+    """The values behind ``KIND.NAME``, of a score over kinds one for each kind; empty if no such kind has it."""
+    kind, _, name = metric.partition(".")
+    return [values[name] for each, values in metrics.items() if kind in (each, MEAN) and name in values]
+
+
+def metric_value(metrics: Metrics, metric: str) -> float | None:
+    """The value of ``KIND.NAME`` or of a score over kinds; None if there is none, or one that isn't finite."""
+    values = metric_values(metrics, metric)
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def with_means(metrics: Iterable[str]) -> list[str]:
+    """These metrics, ``KIND.NAME``, and then the mean over kinds of each name."""
+    there = [*metrics]
+    return [*there, *dict.fromkeys(f"{MEAN}.{metric.partition('.')[2]}" for metric in there)]
 
 
 def lower_is_better(metric: str) -> bool:

@@ -19,6 +19,7 @@ from edgefl.methods.aggregation.rules import rule
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import CohortSize, EvaluationOptions, RoundOptions, places
 from edgefl.planning.stop_options import StopOptions
+from edgefl.records.rounds import MEAN
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings
 from edgefl.work.training_options import TrainingOptions
@@ -205,8 +206,8 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
             message = f"there are no metrics to follow, since training: none trains nothing: leave out {path[1]}"
         elif not (dot and name):
             message = f"a metric is written as kind and name, such as {kinds[0]}.accuracy, not {metric!r}"
-        elif kind not in kinds:
-            message = f"there are no {kind!r} clients to evaluate{suggestion(kind, kinds)}"
+        elif kind not in (*kinds, MEAN):
+            message = f"there are no {kind!r} clients to evaluate{suggestion(kind, [*kinds, MEAN])}"
         else:
             continue
         errors.append(document.error(path, message))

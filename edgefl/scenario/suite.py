@@ -96,7 +96,7 @@ class SuiteOptions(BaseModel):
         default=5, description="How many seeds, from the scenario's on, or a list of them."
     )
     metric: str | None = Field(
-        default=None, description="What is compared, KIND.NAME; by default as for `edgefl tune`."
+        default=None, description="What is compared, KIND.NAME or mean.NAME; by default as for `edgefl tune`."
     )
     variants: dict[str, Fields] = Field(
         min_length=1,

@@ -13,19 +13,18 @@ from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.plain_data import load_data, to_data
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.rounds import EarlyStop, lower_is_better
+from edgefl.records.rounds import EarlyStop, lower_is_better, metric_value, metric_values
 from edgefl.records.run import BestRecord
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 
 
 def value_of(metrics: Metrics, metric: str) -> float | None:
-    """The value of ``KIND.NAME``, None if it isn't finite.  Raises MethodError if the evaluation lacks it."""
-    kind, _, name = metric.partition(".")
-    if name not in metrics.get(kind, {}):
+    """The value of a metric, None if it isn't finite.  Raises MethodError if the evaluation lacks it."""
+    if not metric_values(metrics, metric):
         there = ", ".join(f"{k}.{n}" for k, values in metrics.items() for n in values)
         raise MethodError(f"the evaluation has no {metric}, which stop or evaluation.best follows; it has {there}")
-    return metrics[kind][name]
+    return metric_value(metrics, metric)
 
 
 @dataclass

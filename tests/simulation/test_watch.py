@@ -17,13 +17,13 @@ import edgefl
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.rounds import lower_is_better, metric_value
 from edgefl.records.run import BestRecord
 from edgefl.results.facts import summary
 from edgefl.results.verify import verify
 from edgefl.runs import Run, best
 from edgefl.scenario import load
-from edgefl.simulation.watch import MetricWatch
+from edgefl.simulation.watch import MetricWatch, value_of
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -82,6 +82,18 @@ def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
         played([0.1], kept="image.z", patience=1)
 
 
+def test_a_mean_over_kinds_is_that_of_the_kinds_that_have_the_metric() -> None:
+    metrics = {"image": {"x": 0.25, "y": None}, "text": {"x": 1.0, "y": 0.5}, "image-text": {"r@1": 0.125}}
+    assert [metric_value(metrics, f"mean.{name}") for name in ("x", "r@1", "y", "z")] == [0.625, 0.125, None, None]
+    assert [metric_value(metrics, name) for name in ("text.x", "image.y", "image.r@1", "mean")] == [1.0] + 3 * [None]
+    watch = MetricWatch.from_options(StopOptions(metric="mean.x", target=0.6), None)
+    assert watch is not None
+    watch.sees(metrics, 1, ServerState.from_tensors({}))
+    assert watch.values(metrics) == {"mean.x": 0.625} and watch.best.value == 0.625 and watch.stopped is not None
+    with pytest.raises(MethodError, match=r"the evaluation has no mean\.z, .*; it has image\.x"):
+        value_of(metrics, "mean.z")
+
+
 def test_lower_is_better_by_name() -> None:
     assert [lower_is_better(f"text.{n}") for n in ("loss", "median_rank", "accuracy", "r@10")] == [
         True,
@@ -126,6 +138,7 @@ def scenario(tiny: Tiny, rounds: int = 8, **sections: Any) -> dict[str, Any]:
     [
         ({"stop": {"metric": "image.acuracy", "target": 1}}, r"stop\.metric: the evaluation of image has no 'acuracy'; "
          "did you mean 'accuracy'"),
+        ({"evaluation": {"best": "mean.acuracy"}}, "no kind's evaluation has 'acuracy'; did you mean 'accuracy'"),
         ({"evaluation": {"best": "image.r@10"}}, r"evaluation\.best: the evaluation of image has no 'r@10'; allowed"),
         ({"stop": {"metric": "imag.accuracy", "target": 1}}, r"there are no 'imag' clients to evaluate; did you"),
         ({"stop": {"metric": "accuracy", "target": 1}}, "a metric is written as kind and name, such as image.accuracy"),

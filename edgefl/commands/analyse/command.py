@@ -49,7 +49,7 @@ def analyse(
         int, option("Clients of each kind whose gradients and updates are analysed: the largest.", "N", min=1)
     ] = 3,
     metric: Annotated[
-        str | None, option("Metric for Shapley values: image.accuracy; default all.", "KIND.NAME")
+        str | None, option("Metric for Shapley values: image.accuracy, mean.accuracy; default all.", "KIND.NAME")
     ] = None,
     jobs: Jobs = 1,
     address: Address = None,

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from edgefl.cells.run_scenario import run_parts
 from edgefl.commands.analyse.answer import Shapley, ValuedMetric, Worth
 from edgefl.errors import EdgeflError, RunError, UnknownName
+from edgefl.records.rounds import metric_value, metric_values, with_means
 from edgefl.results.facts import shown_metrics
 from edgefl.runs import Run, is_run, read_run
 from edgefl.runs.progress import OnProgress
@@ -130,10 +131,10 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
     if metric is None:
         shown = {kind: shown_metrics(values) for kind, values in metrics.items()}
         return [(list(k), name) for k in alike for kind, name in held if kind == k[0] and name in shown[kind]]
-    selected = [([kind], name) for kind, name in held if f"{kind}.{name}" == metric]
-    if not selected:
-        raise UnknownName("metric", metric, [f"{kind}.{name}" for kind, name in held])
-    return selected
+    if not metric_values(metrics, metric):
+        raise UnknownName("metric", metric, with_means(f"{kind}.{name}" for kind, name in held))
+    kind, _, name = metric.partition(".")
+    return [([kind], name)]
 
 
 def values_of(
@@ -154,7 +155,8 @@ def values_of(
         }
         for seed_runs in runs.values():
             value = {
-                coalition: _number(seed_runs[label].result.metrics[kind][name]) for label, coalition in subsets.items()
+                coalition: _number(metric_value(seed_runs[label].result.metrics, f"{kind}.{name}"))
+                for label, coalition in subsets.items()
             }
             for label, coalition in subsets.items():
                 scores[label].append(value[coalition])

@@ -21,7 +21,7 @@ from edgefl.commands.bench.answer import (
 from edgefl.commands.bench.priced_fleets import BenchCell, FleetCells
 from edgefl.commands.tune.answer import Tuning
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.rounds import lower_is_better, metric_value
 from edgefl.records.summary import RunSummary
 from edgefl.results.equal_costs import AXES, Curve, curve_of
 from edgefl.results.facts import facts_of
@@ -96,8 +96,8 @@ def answer_of(
 def _read(folder: Path, metric: str) -> _Played:
     run = read_run(folder)
     facts = facts_of(run)
-    score = _metric(facts.metrics, metric) if run.is_finished else None
-    chance = {split: _metric(levels, metric) for split, levels in run.evaluation.chance.items()}
+    score = metric_value(facts.metrics, metric) if run.is_finished else None
+    chance = {split: metric_value(levels, metric) for split, levels in run.evaluation.chance.items()}
     return _Played(facts, curve_of(run), score, chance)
 
 
@@ -105,11 +105,6 @@ def _chance(played: Iterable[_Played], split: str) -> float | None:
     """The chance level of the metric on a split, None if no run has one."""
     levels = (each.chance.get(split) for each in played)
     return next((level for level in levels if level is not None), None)
-
-
-def _metric(metrics: Mapping[str, Mapping[str, float | None]], metric: str) -> float | None:
-    kind, _, name = metric.partition(".")
-    return metrics.get(kind, {}).get(name)
 
 
 def _variant(variant: Variant, needs: Mapping[str, Sequence[float]], tunings: Mapping[str, Tuning]) -> BenchVariant:
@@ -302,7 +297,7 @@ def _scores_within_totals(
 
 def _score_within(curve: Curve, axis: str, total: float, split: str, metric: str) -> float | None:
     last = curve.last(axis, total, split)
-    return None if last is None else _metric(last.metrics, metric)
+    return None if last is None else metric_value(last.metrics, metric)
 
 
 def _costs(
@@ -332,7 +327,7 @@ def _costs(
 def _until(split: str, curve: Curve, metric: str, target: float, *, lower: bool) -> Mapping[str, float] | None:
     """What a run had spent by its first evaluation on the split that reaches the target, None if there is none."""
     for each in curve.evaluations:
-        value = _metric(each.metrics, metric)
+        value = metric_value(each.metrics, metric)
         if each.split == split and value is not None and (value <= target if lower else value >= target):
             return each.spent
     return None

@@ -18,7 +18,7 @@ from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import Record, part_of
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.rounds import lower_is_better, metric_value
 from edgefl.records.run import FinalSummary
 from edgefl.results.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run
@@ -134,9 +134,8 @@ def last_metric(run: Run, metric: str) -> float:
         for verdict in run.read(EligibleColumn):
             eligible[verdict.client] |= verdict.eligible
         return fmean(map(float, eligible.values()))
-    kind, name = metric.split(".", 1)
     result = run.read_file(FinalSummary)
-    value = None if result is None else result.metrics.get(kind, {}).get(name)
+    value = None if result is None else metric_value(result.metrics, metric)
     if value is None:
         raise RunError(f"the run at {run.path} has no value of {metric}, which its ordering is about")
     return value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
 from edgefl.results.facts import (
@@ -98,7 +99,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
 
 
 def _metrics(all_facts: Sequence[Facts]) -> list[str]:
-    """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables."""
+    """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables; then means over kinds."""
     kinds = dict.fromkeys(kind for facts in all_facts for kind in facts.metrics)
     names = {kind: dict.fromkeys(name for facts in all_facts for name in facts.metrics.get(kind, {})) for kind in kinds}
     # metrics of samples that lack a modality have the pattern in brackets
@@ -108,20 +109,15 @@ def _metrics(all_facts: Sequence[Facts]) -> list[str]:
         shown = [name for name in names[kind] if name.partition("[")[0] in order]
         shown.sort(key=lambda name: (name.partition("[")[2], order[name.partition("[")[0]]))
         found += [f"{kind}.{name}" for name in shown]
-    return found
+    shared = Counter(metric.partition(".")[2] for metric in found)
+    return [*found, *(f"{MEAN}.{name}" for name, having in shared.items() if having > 1)]
 
 
 def _scores(metrics: Sequence[Metrics | None], metric: str) -> SeedSpread:
     """A metric over the seeds; None stands for a run that wasn't evaluated."""
-    values = tuple(None if each is None else _metric_value(each, metric) for each in metrics)
-    kind, name = metric.split(".", 1)
-    lacking = sum(each is None or name not in each.get(kind, {}) for each in metrics)
+    values = tuple(None if each is None else metric_value(each, metric) for each in metrics)
+    lacking = sum(each is None or not metric_values(each, metric) for each in metrics)
     return SeedSpread(values, values.count(None) - lacking)
-
-
-def _metric_value(metrics: Metrics, metric: str) -> float | None:
-    kind, name = metric.split(".", 1)
-    return metrics.get(kind, {}).get(name)
 
 
 def _standings(
@@ -139,7 +135,7 @@ def _standings(
 def _chances(split: str, groups: Sequence[SeedGroup], metrics: Sequence[str]) -> dict[str, float]:
     """The chance level of each metric for which the first runs of all groups have the same one."""
     first = [group.members[0].run.evaluation.chance.get(split, {}) for group in groups]
-    levels = {metric: {_metric_value(chance, metric) for chance in first} for metric in metrics}
+    levels = {metric: {metric_value(chance, metric) for chance in first} for metric in metrics}
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 

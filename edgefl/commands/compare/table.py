@@ -30,7 +30,7 @@ from edgefl.drawing.text_tables import (
     screen,
     title_of,
 )
-from edgefl.records.rounds import METRICS
+from edgefl.records.rounds import MEAN, METRICS
 from edgefl.records.summary import SeedFigure
 from edgefl.results.equal_costs import AXES
 from edgefl.results.facts import own_metrics
@@ -116,10 +116,15 @@ def columns_of(result: ComparedRuns, *, full: bool) -> list[ComparisonColumn]:
 
 
 def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
-    """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind."""
+    """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind.
+
+    Means over kinds are among these where all kinds have the metric.
+    """
+    kinds = {metric.partition(".")[0] for metric in metrics} - {MEAN}
     headline = [
-        name for name in metrics for metric in [name.split(".", 1)[1]]
-        if (metric in METRICS and METRICS[metric].is_headline) or own_metrics([metric])
+        metric for metric in metrics for kind, _, name in [metric.partition(".")]
+        if ((name in METRICS and METRICS[name].is_headline) or own_metrics([name]))
+        and (kind != MEAN or all(f"{each}.{name}" in metrics for each in kinds))
     ]  # fmt: skip
     return list(metrics) if full or not headline else headline
 

@@ -16,6 +16,7 @@ from edgefl.drawing.text_tables import csv_text
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
+from edgefl.records.rounds import MEAN, metric_value
 from edgefl.runs.durable import append_file, lock_folder, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
@@ -184,7 +185,8 @@ def numbers() -> tuple[str, ...]:
     )
 
 
-TRAINED = ("metrics.", "trained.")
+METRICS = "metrics."
+TRAINED = (METRICS, "trained.")
 _INNER = (
     *("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "refused_memory_by.", "stage"),
     *TRAINED,
@@ -203,6 +205,9 @@ def check_value(name: str, *, train: bool) -> None:
 def values_of(rows: Sequence[CellRow], name: str) -> list[float | None]:
     """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
     flat = [flatten_row(row.to_data()) for row in rows]
+    if name.startswith(f"{METRICS}{MEAN}."):
+        for cells, row in zip(flat, rows, strict=True):
+            cells[name] = metric_value(row.metrics or {}, name.removeprefix(METRICS))
     if not any(_number(row.get(name)) is not None for row in flat):
         known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
         if name in numbers():

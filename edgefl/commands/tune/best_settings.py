@@ -10,6 +10,7 @@ from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.trial_store import StoredTrial
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET
+from edgefl.records.rounds import metric_value
 from edgefl.runs import read_run
 from edgefl.scenario.search_space import NumberRange, Searched, Side, settings_sets, settings_yaml, with_settings
 from edgefl.setup.compose import at_most
@@ -31,7 +32,6 @@ def answer_of(search: TuneSearch) -> Tuning:
         trial for trial in tried if all(each.holds(trial.drawn[each.name]) for each in search.given)
     ])  # fmt: skip
     rows = [_row(search, trial) for trial in tried]
-    kind, _, name = task.metric.partition(".")
     chance = read_run(search.folder(best.number, task.seeds[0])).evaluation.chance
     full_runs = sum(row.full_runs for row in rows)
     return Tuning(
@@ -41,7 +41,7 @@ def answer_of(search: TuneSearch) -> Tuning:
         metric=task.metric,
         split=SPLIT,
         better="lower" if task.lower else "higher",
-        chance=chance.get(SPLIT, {}).get(kind, {}).get(name),
+        chance=metric_value(chance.get(SPLIT, {}), task.metric),
         seeds=list(task.seeds),
         asked_for=search.trials,
         exhausted=search.exhausted,

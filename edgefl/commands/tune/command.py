@@ -26,7 +26,7 @@ def tune(
     *,
     trials: Annotated[int, option("Settings that are tried.", "N", min=1)] = 30,
     metric: Annotated[
-        str | None, option("What is optimised: image.accuracy; default: what stop follows.", "KIND.NAME")
+        str | None, option("What is optimised: image.accuracy, mean.accuracy; default: what stop follows.", "KIND.NAME")
     ] = None,
     seeds: Annotated[int, option("Run each trial over N seeds; the mean counts.", "N", min=1)] = 1,
     overrides: Overrides = (),

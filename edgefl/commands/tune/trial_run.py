@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from edgefl.cells.run_scenario import Executors, run_until
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round
+from edgefl.records.rounds import EarlyStop, Metrics, Round, metric_value
 from edgefl.runs import is_run, read_run
 from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario
@@ -72,9 +72,8 @@ def advance_run(argument: Advance, executors: Executors, on_progress: OnProgress
     last = rounds[-1]
     if last.diverged is True:
         return Reached(None, last.round, f"the model diverged in round {last.round}", seconds)
-    kind, _, name = metric.partition(".")
     metrics = next(each.metrics for each in reversed(rounds) if each.metrics)
-    return Reached(metrics[kind][name], last.round, None, seconds)
+    return Reached(metric_value(metrics, metric), last.round, None, seconds)
 
 
 def _played_rounds(folder: Path) -> list[ScoredRound]:

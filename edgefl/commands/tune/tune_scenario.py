@@ -9,7 +9,7 @@ from pathlib import Path
 from edgefl import RUN_FORMAT, registry
 from edgefl.cells.cells import kept_workers
 from edgefl.cells.fingerprint import fixed_part
-from edgefl.cells.needs import check
+from edgefl.cells.needs import check, written_metrics
 from edgefl.cells.run_scenario import Executors
 from edgefl.commands.tune.answer import Tuning
 from edgefl.commands.tune.batches import Run, TrialTask, TuneSearch
@@ -18,10 +18,9 @@ from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of
 from edgefl.commands.tune.trial_run import Advance, Reached, advance_run, in_worker
 from edgefl.commands.tune.trial_store import TrialStore
-from edgefl.cost.predict import metric_names
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning.setup import Setup
-from edgefl.records.rounds import SHORT, lower_is_better
+from edgefl.records.rounds import MEAN, SHORT, lower_is_better
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.runs.progress import OnProgress, messages, silent
@@ -114,9 +113,7 @@ def metric_of(setup: Setup, split: str, asked: str | None, followed: str | None,
 
     Raises ScenarioError for one that the evaluation doesn't write.
     """
-    works = setup.evaluations(split, setup.schedule.stage(1))
-    source = setup.clients.server()
-    there = [f"{kind}.{name}" for work, kinds in works for name in metric_names(work, source) for kind in kinds]
+    there = written_metrics(setup, split)
     if asked is not None:
         if asked not in there:
             raise ScenarioError(f"the evaluation has no {asked!r:.80}{suggestion(asked, there)}", file=option)
@@ -124,6 +121,6 @@ def metric_of(setup: Setup, split: str, asked: str | None, followed: str | None,
     if followed is not None and followed in there:
         return followed
     found = [name for headline in SHORT for name in there if name.partition(".")[2] == headline]
-    if len({name.partition(".")[0] for name in there}) != 1 or not found:
+    if len({name.partition(".")[0] for name in there} - {MEAN}) != 1 or not found:
         raise ScenarioError(f"name the metric: {option} KIND.NAME; there are {', '.join(found or there)}")
     return found[0]

@@ -136,6 +136,7 @@ def test_one_model_for_several_kinds_is_scored_once(analysed: Any) -> None:
         (["image-text", "image"], name) for _, name in apart[2:]
     ]
     assert metrics_of(run, "image.accuracy", [["image-text", "image"]]) == [(["image"], "accuracy")]
+    assert metrics_of(run, "mean.accuracy", [["image"], ["image-text"]]) == [(["mean"], "accuracy")]
 
 
 def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:

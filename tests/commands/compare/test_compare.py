@@ -283,6 +283,22 @@ def test_it_says_who_is_behind_or_what_two_seeds_could_show(
         assert equal.standings["text.accuracy"] == words
 
 
+def test_a_mean_over_kinds_is_a_metric_and_shown_where_all_kinds_have_it(comparison: Any) -> None:
+    facts = {str(run.path): facts_of(run) for run in comparison.runs.values()}
+    for number, (path, each) in enumerate(facts.items()):
+        metrics = {"image": {"accuracy": number / 8}, **each.metrics, "audio": {"accuracy": 0.25}}
+        facts[path] = replace(each, metrics=metrics)
+    found = compared_runs(members_of([comparison.path]), facts)
+    for row in found.rows:
+        of = [[values["accuracy"] for values in facts[path].metrics.values()] for path in row.runs]
+        assert row.figures["mean.accuracy"].values == [pytest.approx(sum(values) / 3) for values in of]
+    assert found.metrics[-1].startswith("mean.") and "mean accuracy: " in shown(found)
+    facts = {path: replace(each, metrics={**each.metrics, "image-text": {"r@10": 0.5}}) for path, each in facts.items()}
+    found = compared_runs(members_of([comparison.path]), facts)
+    assert "mean accuracy: " not in shown(found) and "mean accuracy: " in shown(found, full=True)
+    assert "mean.r@10" not in found.metrics
+
+
 def test_runs_that_were_scored_on_two_splits_are_not_compared(comparison: Any, tmp_path: Path) -> None:
     facts = {str(run.path): facts_of(run) for run in comparison.runs.values()}
     odd = [path for path, each in facts.items() if each.schedule == "layerwise"]

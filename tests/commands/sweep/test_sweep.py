@@ -18,11 +18,13 @@ from sweeps import check_of
 
 import edgefl
 from edgefl import units
+from edgefl.commands.sweep.answer import read_cell
+from edgefl.commands.sweep.stored_rows import values_of
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
-from edgefl.errors import EdgeflError, RunError, ScenarioError
+from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.planning.eligibility import gate
 from edgefl.planning.planner import Planner
 from edgefl.planning.workload import stage_eligibility, workload_of
@@ -377,6 +379,14 @@ def test_a_row_whose_label_is_no_text_is_told_by_line(
     (folder / "sweep.jsonl").write_text(f"{first}\n{json.dumps(json.loads(second) | {'label': label})}\n")
     with pytest.raises(RunError, match="sweep.jsonl:2: this line is damaged"):
         edgefl.sweep(declared, ["training.batch=4,8"], out=folder)
+
+
+def test_the_mean_over_kinds_of_trained_cells_can_be_drawn(kept_rows: tuple[Path, list[str]]) -> None:
+    first, second = (read_cell(json.loads(line), "sweep.jsonl") for line in kept_rows[1])
+    trained = replace(first, metrics={"image": {"accuracy": 0.25}, "text": {"accuracy": 0.75, "x": 0.5}})
+    assert values_of([trained, second], "metrics.mean.accuracy") == [0.5, None]
+    with pytest.raises(UnknownName, match="unknown value 'metrics.mean.y'"):
+        values_of([trained, second], "metrics.mean.y")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -196,8 +196,21 @@ def test_what_cant_be_tuned(sections: dict[str, Any], given: dict[str, Any], mes
 
 
 def test_several_kinds_need_a_metric(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"name the metric: --metric KIND.NAME; there are .*text.accuracy"):
+    with pytest.raises(ScenarioError, match=r"name the metric: --metric KIND.NAME; there are .*text.accuracy, mean"):
         edgefl.tune(tiny(), SEARCH, out=tmp_path / "out")
+    with pytest.raises(ScenarioError, match=r"--metric: the evaluation has no 'mean.acuracy'; did you mean .mean.a"):
+        edgefl.tune(tiny(), SEARCH, out=tmp_path / "out", metric="mean.acuracy")
+
+
+def test_a_trial_may_be_scored_by_the_mean_over_kinds(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    scenario = tiny(
+        data={**tiny()["data"], "clients": {"image": 2, "text": 2}}, schedule={"name": "end-to-end", "rounds": 1}
+    )
+    answer = edgefl.tune(scenario, ["training.lr=0.001,0.002"], trials=1, out=tmp_path / "out", metric="mean.accuracy")
+    run = edgefl.read_run(next((tmp_path / "out").rglob("rounds.jsonl")).parent)
+    scores = [values["accuracy"] for values in run.records("rounds")[-1]["metrics"].values()]
+    assert len(scores) == 2 and answer.best.score == sum(scores) / 2
+    assert answer.chance == sum(of["accuracy"] for of in run.evaluation.chance["validation"].values()) / 2
 
 
 @pytest.mark.slow(smaller="test_a_missing_package_is_told_before_anything_is_written")
