@@ -65,11 +65,11 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         if absent not in present:
             message = f"there are no {absent!r} clients{suggestion(absent, present)}"
             errors.append(document.error(("round", "leave_out"), message))
-    cohort, of_present = round_.cohort, {str(kind): clients[kind] for kind in present}
+    cohort = round_.cohort
     if isinstance(cohort, dict):
-        errors += _cohort_errors(document, round_, cohort, of_present)
-    # those that are left out count, since an analysis leaves out each kind in turn, and at last all
-    size = cohort if isinstance(cohort, int) else sum(places(cohort, of_present).values())
+        errors += _cohort_errors(document, round_, cohort, {kind: clients[kind] for kind in present})
+    drawn: dict[str, int] = {kind: clients[kind] for kind in present if kind not in round_.leave_out}
+    size = cohort if isinstance(cohort, int) else sum(places(cohort, drawn).values())
     if size > total:
         errors.append(
             document.error(("round", "cohort"), f"a cohort of {size} clients exceeds the {total} in data.clients")
