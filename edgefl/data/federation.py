@@ -328,6 +328,13 @@ class Federation:
         part, first = self._part_offset(kind)
         return part.rows(number + first, pattern)
 
+    def held_rows(self, kind: str, modality: str) -> tuple[FederationPart, Integers]:
+        """The data set of a kind, and the positions of its clients' samples that have this modality, ascending."""
+        numbers = np.flatnonzero(self.client_kind == self.kinds.index(cast(Kind, kind))).tolist()
+        patterns = [pattern for pattern in self.patterns(kind) if modality in pattern.split("-")]
+        rows = [self.rows(number, pattern) for number in numbers for pattern in patterns]
+        return self._part_offset(kind)[0], np.unique(np.concatenate(rows))
+
     def class_counts(self) -> Integers:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
         if not self._parts:

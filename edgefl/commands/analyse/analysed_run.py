@@ -22,8 +22,10 @@ from edgefl.setup.compose import Given, scenario_of
 if TYPE_CHECKING:
     from edgefl.console.options import Place
 
-ANALYSES = ("shapley", "gradients", "drift", "matching")
-"""Names of the analyses."""
+USUAL = ("shapley", "gradients", "drift", "matching")
+"""Names of the analyses that are made unless some are named."""
+ANALYSES = (*USUAL, "gaps")
+"""Names of all analyses."""
 
 
 def names_in(only: Sequence[str]) -> list[str]:
@@ -35,8 +37,8 @@ def names_in(only: Sequence[str]) -> list[str]:
     return names
 
 
-def run_and_scenario(given: Given | Run, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
-    """The finished run, None if a scenario is given, and the scenario without its ``compare`` section."""
+def run_and_scenario(given: Given | Run, overrides: Sequence[str], *, trains: bool) -> tuple[Run | None, Scenario]:
+    """The finished run, None if a scenario is given, and the scenario without its ``compare`` section, which trains."""
     run: Run | None = None
     if isinstance(given, Run):
         run = read_run(given.path)
@@ -44,7 +46,8 @@ def run_and_scenario(given: Given | Run, overrides: Sequence[str]) -> tuple[Run 
         run = read_run(given)
     if run is None:
         assert not isinstance(given, Run)
-        return None, _that_trains(without(whole := scenario_of(given, overrides), (), whole.seed))
+        scenario = without(whole := scenario_of(given, overrides), (), whole.seed)
+        return None, _that_trains(scenario) if trains else scenario
     if overrides:
         raise RunError("a finished run keeps its scenario: leave out --set, or give the scenario instead of the run")
     if is_comparison(run.path):
@@ -73,7 +76,7 @@ def selected_analyses(only: Sequence[str], players: Sequence[str]) -> dict[str, 
 
     Raises RunError if an analysis in ``only`` doesn't apply.
     """
-    reasons = {name: "" for name in ANALYSES if not only or name in only}
+    reasons = {name: "" for name in ANALYSES if name in (only or USUAL)}
     if len(players) < 2 and "shapley" in reasons:
         reasons["shapley"] = f"there is one kind of clients, {', '.join(players)}: all that is learned comes from it"
         if only:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from edgefl.commands.analyse.answer import Analysis
+from edgefl.commands.analyse.gaps import Clip, gaps
 from edgefl.commands.analyse.shapley import EVERYBODY, metrics_of, values_of
 from edgefl.commands.analyse.trained_federation import (
     Trained,
@@ -21,6 +23,8 @@ from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.runs import Run
 from edgefl.scenario import Scenario
+from edgefl.setup.compose import federation_of
+from edgefl.work.torch_device import device_of
 
 Made = TypeVar("Made")
 
@@ -42,12 +46,20 @@ def made_analyses(
     must: bool,
     clients: int,
     metric: str | None,
+    clip: Clip | None,
     on_message: Callable[[str], None],
 ) -> Analysis:
     """The answer: each selected analysis that applies, of the runs by seed and coalition.
 
     ``selected`` has the reason why one doesn't apply, or "".  With ``must`` a RunError says that matching doesn't.
+    Without ``runs`` only ``gaps`` is made.
     """
+    analysis = Analysis(scenario=scenario.name, method=scenario.method_name, run=None, folder=str(folder), skipped={})
+    if clip is not None:
+        clip[2].to(device_of(scenario.executor.devices[0]))
+        analysis = replace(analysis, gaps=gaps(clip, federation_of(scenario, on_message), players, on_message))
+    if not runs:
+        return analysis
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
     alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
@@ -56,7 +68,7 @@ def made_analyses(
     skipped = {name: reason for name, reason in selected.items() if reason}
     wanted = [name for name in selected if name not in skipped]
     trained: Trained | None = None
-    if set(wanted) - {"shapley"}:
+    if set(wanted) - {"shapley", "gaps"}:
         trained = Trained.from_run(done, scenario, on_message)
         reason = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
         if "matching" in selected and reason:
@@ -68,11 +80,9 @@ def made_analyses(
     def run_analysis(name: str, make: Callable[[Trained], Made]) -> Made | Maybe:
         return make(trained) if trained is not None and name in wanted else UNSET
 
-    return Analysis(
-        scenario=scenario.name,
-        method=scenario.method_name,
+    return replace(
+        analysis,
         run=str(done.path),
-        folder=str(folder),
         gradients=run_analysis("gradients", lambda trained: gradients(trained, players, clients, on_message)),
         drift=run_analysis("drift", lambda trained: drift(trained, players, clients, on_message)),
         matching=run_analysis(

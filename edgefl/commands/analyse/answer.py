@@ -1,4 +1,4 @@
-"""The answer of ``edgefl analyse``: Shapley values, gradients, drift and matching of a trained federation."""
+"""The answer of ``edgefl analyse``: Shapley values, gradients, drift and more of a trained federation."""
 
 from __future__ import annotations
 
@@ -153,6 +153,30 @@ class CompletionRecord(Record):
     """By inference, kind and pattern"""
 
 
+class Gap(Record):
+    """How far a set of one modality lies from that of the pairs."""
+
+    modality: str
+    """`image` or `text`: the kind of the clients that have this modality alone"""
+    set: str
+    """Their data set"""
+    samples: int
+    """Different pictures, or texts, of theirs"""
+    pair_samples: int
+    """Those of the clients with pairs"""
+    gap: float
+    """Norm of the difference of the two mean features, which aren't normalised"""
+
+
+class Gaps(Record):
+    """Domain gaps by mean CLIP features."""
+
+    rows: Sequence[Gap]
+    """By modality"""
+    total: float
+    """The gap of the setting: their sum"""
+
+
 class Analysis(Answer):
     """What a trained federation shows; `analysis.json` in the folder has the same."""
 
@@ -160,8 +184,8 @@ class Analysis(Answer):
     """Name of the scenario"""
     method: str
     """Its method"""
-    run: str
-    """Folder of the run"""
+    run: str | None
+    """Folder of the run; `null` if only `gaps` was asked for, which needs none"""
     folder: str
     """Folder of the analysis"""
     shapley: Shapley | Maybe = UNSET
@@ -172,6 +196,8 @@ class Analysis(Answer):
     """Agreement of updates"""
     matching: CompletionRecord | Maybe = UNSET
     """Matching by prototypes"""
+    gaps: Gaps | Maybe = UNSET
+    """Gaps between data sets; made only if it is asked for"""
     skipped: Annotated[Mapping[str, str], Keys("ANALYSIS")]
     """Why an analysis doesn't apply"""
 

@@ -27,6 +27,9 @@ def analysis_chart(result: Analysis) -> Chart:
         panels += _over_parts("cosine", between, lambda row: row.cosine, lambda row: " and ".join(row.kinds), least=-1)
     if result.matching:
         panels.append(_matching_panel(result.matching))
+    if result.gaps:
+        bars = [Series(row.set, [row.modality], [row.gap], of_kind(i)) for i, row in enumerate(result.gaps.rows)]
+        panels.append(Panel("gap to the pairs", "bars", ChartAxis(""), ChartAxis(""), bars))
     table = [
         [panel.title, series.name, str(x).replace("\n", " "), y]
         for panel in panels

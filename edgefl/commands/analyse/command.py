@@ -31,7 +31,7 @@ def analyse(
     *,
     only: Annotated[
         Sequence[str],
-        option("Only this one of shapley, gradients, drift, matching. May be repeated.", "NAME", "--only"),
+        option("Only shapley, gradients, drift, matching; or gaps, made if named. May be repeated.", "NAME", "--only"),
     ] = (),
     overrides: Overrides = (),
     out: Annotated[
@@ -51,6 +51,9 @@ def analyse(
     metric: Annotated[
         str | None, option("Metric for Shapley values: image.accuracy, mean.accuracy; default all.", "KIND.NAME")
     ] = None,
+    encoder: Annotated[
+        Place | None, option("Folder of the CLIP of transformers whose features gaps compares.", "DIR")
+    ] = None,
     jobs: Jobs = 1,
     address: Address = None,
     shard: Shard = None,
@@ -62,8 +65,8 @@ def analyse(
     kept in ``out`` and used again, so an interrupted analysis can be continued.  What a scenario compares is ignored.
 
     Returns:
-        ``shapley``, ``gradients``, ``drift`` and ``matching``, if they were made, and ``skipped`` with the reason for
-        each that doesn't apply; also written to ``analysis.json``.  From a shard that doesn't find all runs finished:
+        What each analysis that was made answers, and ``skipped`` with the reason for each that doesn't apply; also
+        written to ``analysis.json``.  From a shard that doesn't find all runs finished:
         ``shard``, ``folder``, the number of ``runs`` and how many are ``left``.
 
     Raises:
@@ -94,6 +97,7 @@ def analyse(
     from edgefl.commands.analyse.analyses import check_matching, made_analyses
     from edgefl.commands.analyse.answer import ShardOfAnalysis
     from edgefl.commands.analyse.chart import analysis_chart
+    from edgefl.commands.analyse.gaps import read_clip
     from edgefl.commands.analyse.shapley import check_folders, make_runs
     from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
     from edgefl.errors import RunError
@@ -109,14 +113,19 @@ def analyse(
     share = None if shard is None else shard_of(shard)
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
+    if encoder is not None and "gaps" not in names:
+        raise RunError("--encoder is only for gaps: add --only gaps")
     on_message = messages(on_progress)
-    run, scenario = run_and_scenario(given, overrides)
+    trains = set(names) != {"gaps"}
+    run, scenario = run_and_scenario(given, overrides, trains=trains)
     players = players_of(scenario)
+    clip = read_clip(None if encoder is None else Path(encoder), players) if "gaps" in names else None
     selected = selected_analyses(names, players)
     setup = check(scenario, on_message)
     check_matching(names, setup, scenario)
     folder = analysis_folder(out, run, scenario)
-    parts = coalition_runs(scenario, players, seeds if selected.get("shapley") == "" else 0, folder, run)
+    seeds = seeds if selected.get("shapley") == "" else 0
+    parts = coalition_runs(scenario, players, seeds, folder, run) if trains else []
     check_folders([part for _, _, part in parts], folder)
     make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs, address)
     runs, left = finished_runs(parts)
@@ -124,7 +133,7 @@ def analyse(
         return ShardOfAnalysis(shard=shard, folder=str(folder), runs=len(parts), left=left)
     result = made_analyses(
         runs, scenario, setup, selected, players,
-        folder=folder, must=bool(names), clients=clients, metric=metric, on_message=on_message,
+        folder=folder, must=bool(names), clients=clients, metric=metric, clip=clip, on_message=on_message,
     )  # fmt: skip
     replace_file(folder / "analysis.json", json_text(result.to_data()))
     if figure is not None:

@@ -13,6 +13,7 @@ from edgefl.commands.analyse.answer import (
     CompletionRecord,
     Drift,
     DriftBetween,
+    Gaps,
     GradientRow,
     MatchingRow,
     OfPart,
@@ -55,7 +56,8 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
         return
     console = console or screen()
     console.print(Text(f"=== {result.scenario}, {result.method} ===", style="bold"))
-    console.print(Text(f"the run at {result.run}\n"), soft_wrap=True)
+    if result.run is not None:
+        console.print(Text(f"the run at {result.run}\n"), soft_wrap=True)
     if result.shapley:
         _print_values(console, result.shapley)
     if result.gradients:
@@ -64,6 +66,8 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
         _print_drift(console, result.drift)
     if result.matching:
         _print_matching(console, result.matching)
+    if result.gaps:
+        _print_gaps(console, result.gaps)
     for name, reason in result.skipped.items():
         console.print(Text(f"no {name}: {reason}"))
 
@@ -172,3 +176,12 @@ def _print_matching(console: Console, result: CompletionRecord) -> None:
 def _first_index(rows: Sequence[MatchingRow], row: MatchingRow) -> int:
     """The index of the first row with the same kind and pattern."""
     return next(i for i, r in enumerate(rows) if (r.kind, r.pattern) == (row.kind, row.pattern))
+
+
+def _print_gaps(console: Console, result: Gaps) -> None:
+    table = new_table("modality", "set", "samples", "of pairs", "gap", left=(0, 1))
+    for row in result.rows:
+        table.add_row(row.modality, row.set, f"{row.samples:,}", f"{row.pair_samples:,}", _number(row.gap))
+    table.add_row("all", "", "", "", _number(result.total))
+    note = "Gap: norm of the difference of mean CLIP features, which aren't normalised."
+    print_section(console, "Gap between the sets of one modality and the pairs", table, note)
