@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
-from edgefl.data.folders.places import PublishedDataset, folder_with_all, report_left_out
+from edgefl.data.folders.places import PublishedDataset, PublishedFile, folder_with_all, report_left_out
 from edgefl.data.folders.rows import class_number, lines, named_rows, number_by_appearance, rows
 from edgefl.errors import DataError
 
@@ -22,6 +22,14 @@ AG_NEWS = PublishedDataset(
     "load_dataset('fancyzhx/ag_news').save_to_disk('data/ag-news')\"",
     test="published, 7,600",
     licence="for non-commercial use",
+    forms=tuple(
+        (PublishedFile(f"{train}", "120,000 texts"), PublishedFile(f"{test}", "7,600 texts"))
+        for train, test in (
+            ("train.csv", "test.csv"),
+            ("*train*.parquet", "*test*.parquet"),
+            ("train/*.arrow", "test/*.arrow"),
+        )
+    ),
 )
 MEDICAL_ABSTRACTS = PublishedDataset(
     "medical-abstracts",
@@ -29,6 +37,12 @@ MEDICAL_ABSTRACTS = PublishedDataset(
     "https://github.com/sebischair/Medical-Abstracts-TC-Corpus",
     test="published, 2,888",
     licence="CC BY-SA 3.0",
+    forms=(
+        (
+            PublishedFile("medical_tc_train.csv", "11,550 texts"),
+            PublishedFile("medical_tc_test.csv", "2,888 texts"),
+        ),
+    ),
 )
 MTSAMPLES = PublishedDataset(
     "mtsamples",
@@ -36,6 +50,7 @@ MTSAMPLES = PublishedDataset(
     "https://www.kaggle.com/datasets/tboyle10/medicaltranscriptions",
     test="held out, copies of a text together",
     licence="CC0",
+    forms=((PublishedFile("mtsamples.csv", "4,999 texts"),),),
 )
 NEWS: tuple[str, ...] = ("World", "Sports", "Business", "Sci/Tech")
 CONDITIONS: tuple[str, ...] = (

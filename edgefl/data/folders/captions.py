@@ -19,10 +19,17 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import PublishedDataset, folder_with_all, folder_with_most, report_left_out
+from edgefl.data.folders.places import (
+    PublishedDataset,
+    PublishedFile,
+    folder_with_all,
+    folder_with_most,
+    report_left_out,
+)
 from edgefl.data.folders.rows import lines, named_rows, number_by_appearance, read_json, rows
 from edgefl.errors import DataError
 
+PICTURES = PublishedFile("*.jpg", "31,783 pictures")
 FLICKR30K = PublishedDataset(
     "flickr30k",
     "a folder of pictures, and train.csv with test.csv, dataset_flickr30k.json, flickr_annotations_30k.csv, "
@@ -31,6 +38,21 @@ FLICKR30K = PublishedDataset(
     "flickr30k; FedCola's split: data/flickr30k in https://github.com/imguangyu/FedCola",
     test="depends on the captions",
     licence="research only",
+    forms=tuple(
+        (PICTURES, *captions)
+        for captions in (
+            (
+                PublishedFile("train.csv", "50,000 captions of 10,000 pictures"),
+                PublishedFile("test.csv", "25,000 captions of 5,000 pictures"),
+            ),
+            (PublishedFile("dataset_flickr30k.json", "captions of 31,014 pictures"),),
+            (PublishedFile("flickr_annotations_30k.csv", "captions of 31,014 pictures"),),
+            *(
+                (PublishedFile(name, "158,915 captions"),)
+                for name in ("results_20130124.token", "results.csv", "captions.txt")
+            ),
+        )
+    ),
 )
 KARPATHY = {"train": 0, "restval": 0, "val": 1, "validation": 1, "test": 2}
 

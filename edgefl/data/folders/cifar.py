@@ -15,7 +15,7 @@ from edgefl.arrays import Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
 from edgefl.data.folders.pictures import Pixels, read_pictures, scale_pictures
-from edgefl.data.folders.places import PublishedDataset, folder_with_all
+from edgefl.data.folders.places import PublishedDataset, PublishedFile, folder_with_all
 from edgefl.data.folders.rows import lines
 from edgefl.errors import DataError
 
@@ -23,17 +23,37 @@ PIXELS = 3 * 32 * 32
 """Bytes of a picture: three colours of 32 x 32 pixels, as published."""
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
+HUB = tuple(
+    (PublishedFile(f"*train*{form}", "50,000 pictures"), PublishedFile(f"*test*{form}", "10,000 pictures"))
+    for form in (".parquet", "/*.arrow")
+)
+"""The hub's two forms of either."""
+
 CIFAR10 = PublishedDataset(
     "cifar10",
     "data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary version), or parquet files",
     f"{HOME} (cifar-10-binary.tar.gz)",
     test="published, 10,000",
+    forms=(
+        tuple(
+            PublishedFile(name, "10,000 pictures", 10_000 * (1 + PIXELS))
+            for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+        ),
+        *HUB,
+    ),
 )
 CIFAR100 = PublishedDataset(
     "cifar100",
     "train.bin, test.bin and fine_label_names.txt (the binary version), or parquet files",
     f"{HOME} (cifar-100-binary.tar.gz)",
     test="published, 10,000",
+    forms=(
+        (
+            PublishedFile("train.bin", "50,000 pictures", 50_000 * (2 + PIXELS)),
+            PublishedFile("test.bin", "10,000 pictures", 10_000 * (2 + PIXELS)),
+        ),
+        *HUB,
+    ),
 )
 
 

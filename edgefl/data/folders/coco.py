@@ -13,18 +13,39 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.captions import caption_collection, entries
-from edgefl.data.folders.places import PublishedDataset, folder_with_all, folder_with_most, folders
+from edgefl.data.folders.places import Form, PublishedDataset, PublishedFile, folder_with_all, folder_with_most, folders
 from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
 SOURCE = "https://cocodataset.org/#download (train, val and annotations of one year)"
 LICENCE = "captions CC BY 4.0, pictures under Flickr's terms"
+PUBLISHED = {
+    "2014": {"train": (82_783, 414_113), "val": (40_504, 202_654)},
+    "2017": {"train": (118_287, 591_753), "val": (5_000, 25_014)},
+}
+"""Pictures and captions of the parts of each year."""
+LISTS = (
+    PublishedFile("coco_train_ids.npy", "ids of the captions of 82,783 pictures"),
+    PublishedFile("coco_test_ids.npy", "25,010 ids of captions"),
+)
+
+
+def files_of(year: str) -> Form:
+    """The files of a year's captions and pictures."""
+    files: list[PublishedFile] = []
+    for part, (pictures, captions) in PUBLISHED[year].items():
+        files.append(PublishedFile(f"captions_{part}{year}.json", f"{captions:,} captions of {pictures:,} pictures"))
+        files.append(PublishedFile(f"{part}{year}/*.jpg", f"{pictures:,} pictures"))
+    return tuple(files)
+
+
 COCO = PublishedDataset(
     "coco",
     "annotations/captions_train2017.json, captions_val2017.json (or 2014) and the pictures' folders",
     SOURCE,
     test="the published validation pictures",
     licence=LICENCE,
+    forms=(files_of("2017"), files_of("2014")),
 )
 COCO_50K, COCO_100K = (
     PublishedDataset(
@@ -35,6 +56,7 @@ COCO_50K, COCO_100K = (
         beside="coco",
         test="Karpathy's 5,000 pictures, which the list names",
         licence=LICENCE,
+        forms=((*files_of("2014"), *LISTS),),
     )
     for name in ("coco-50k", "coco-100k")
 )

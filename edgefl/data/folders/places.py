@@ -22,6 +22,26 @@ SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev
 
 
 @dataclass(frozen=True)
+class PublishedFile:
+    """A file, or the files, that a data set is published as."""
+
+    name: str
+    """Its name, or a pattern of names (``train2017/*.jpg``), in the folder or in a subfolder."""
+    holds: str
+    """What is in it, as published: 10,000 pictures."""
+    size: int | None = None
+    """Bytes, where they are known."""
+
+    def __str__(self) -> str:
+        size = "" if self.size is None else f", {self.size:,} bytes"
+        return f"{self.name} ({self.holds}{size})"
+
+
+Form = tuple[PublishedFile, ...]
+"""All files of one of the forms in which a set is published."""
+
+
+@dataclass(frozen=True)
 class PublishedDataset:
     """A published data set, and the search for its folder."""
 
@@ -41,37 +61,61 @@ class PublishedDataset:
     """Where its test samples come from."""
     licence: str = "not stated"
     """Under which terms it is published."""
+    forms: tuple[Form, ...] = ()
+    """The files of each form that is read."""
 
-    def find(self, given: Path | None) -> Path:
-        """The folder ``given``, else the first that exists of $EDGEFL_DATA/<name>, data/<name> and ``more``.
-
-        Raises DataError with every folder tried.
-        """
+    def places(self, given: Path | None) -> list[Path]:
+        """The folder ``given``, else $EDGEFL_DATA/<name>, data/<name> and ``more``, with those of ``beside``."""
         if given is not None:
-            if self._fits(path := given.expanduser()):
-                return path.absolute()
-            problem = "is a file, not a folder" if path.is_file() else "is not there"
-            raise DataError(f"{self.name}: {path}, which data.folders names, {problem}; it should hold {self.files}")
+            return [given.expanduser()]
         data_root = os.environ.get("EDGEFL_DATA")
         names = dict.fromkeys(filter(None, (self.name, self.beside)))
         roots = [*([Path(data_root).expanduser()] if data_root else []), Path("data")]
-        paths = [folder / name for folder in roots for name in names] + [Path(path).expanduser() for path in self.more]
+        return [folder / name for folder in roots for name in names] + [Path(path).expanduser() for path in self.more]
+
+    def closest_form(self, folder: Path | None) -> tuple[Form, Form]:
+        """The files of the form of which a folder (None: there is none) lacks least, and those that it lacks.
+
+        Only names are looked at.  Both are empty for a set of the user's own, and the second for a single file.
+        """
+        if folder is None or folder.is_file() or not self.forms:
+            form = next(iter(self.forms), ())
+            return form, form if folder is None else ()
+        inside = list(folders(folder))
+        found = {
+            file for file in set().union(*self.forms) if any(next(place.glob(file.name), None) for place in inside)
+        }
+        lacking = [tuple(file for file in form if file not in found) for form in self.forms]
+        least = min(range(len(lacking)), key=lambda index: len(lacking[index]))
+        return self.forms[least], lacking[least]
+
+    def find(self, given: Path | None) -> Path:
+        """The first of ``places`` that exists.  Raises DataError with every folder tried."""
+        paths = self.places(given)
         for path in paths:
             if self._fits(path):
                 return path.absolute()
+        as_published = f"; as published: {', '.join(map(str, self.forms[0]))}" if self.forms else ""
+        if given is not None:
+            problem = "is a file, not a folder" if paths[0].is_file() else "is not there"
+            raise DataError(
+                f"{self.name}: {paths[0]}, which data.folders names, {problem}; it should hold {self.files}"
+                + as_published
+            )
         tried = ", ".join(str(path.absolute()) for path in paths)
-        unset = "" if data_root else " (EDGEFL_DATA is not set)"
+        unset = "" if os.environ.get("EDGEFL_DATA") else " (EDGEFL_DATA is not set)"
         raise DataError(
-            f"{self.name} is read from a local folder with {self.files}; found none: tried {tried}{unset}; name "
-            f"one with data.folders: {{{self.name}: PATH}}, or get it from {self.source}"
+            f"{self.name} is read from a local folder with {self.files}{as_published}; found none: tried {tried}"
+            f"{unset}; name one with data.folders: {{{self.name}: PATH}}, or get it from {self.source}"
         )
 
     def _fits(self, path: Path) -> bool:
         return path.is_dir() or (self.file and path.is_file())
 
     def content_error(self, folder: Path, reason: str = "") -> DataError:
-        """The error about a folder with other content."""
-        detail = f": {reason}" if reason else ""
+        """The error about a folder with other content: what is missing in it, or the reason."""
+        lacking = ", ".join(map(str, self.closest_form(folder)[1]))
+        detail = "".join(f": {part}" for part in (reason, f"missing {lacking}" if lacking else "") if part)
         return DataError(
             f"{self.name}: looked for {self.files} in {folder} and its subfolders; found {content(folder)}{detail}; "
             f"get it from {self.source}"

@@ -17,7 +17,7 @@ import numpy as np
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.captions import entries
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
+from edgefl.data.folders.places import PublishedDataset, PublishedFile, folders, report_left_out
 from edgefl.data.folders.rows import number_by_appearance, read_json
 from edgefl.errors import DataError
 
@@ -41,6 +41,19 @@ def vqa_dataset(name: str) -> PublishedDataset:
         beside="vqa",
         test="the published validation questions",
         licence="questions and answers CC BY 4.0",
+        forms=(
+            tuple(
+                file
+                for part, pictures, questions in (("train2014", 82_783, 443_757), ("val2014", 40_504, 214_354))
+                for file in (
+                    PublishedFile(f"v2_OpenEnded_mscoco_{part}_questions.json", f"{questions:,} questions"),
+                    PublishedFile(
+                        f"v2_mscoco_{part}_annotations.json", f"ten answers to each of {questions:,} questions"
+                    ),
+                    PublishedFile(f"{part}/*.jpg", f"{pictures:,} pictures"),
+                )
+            ),
+        ),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from edgefl.data.audio import Spectrogram, log_mel, pad_or_cut, read_wav, resample
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
+from edgefl.data.folders.places import PublishedDataset, PublishedFile, folders, report_left_out
 from edgefl.errors import DataError
 
 FRAMES, BINS = 1024, 128
@@ -24,6 +24,12 @@ ADVANCE = PublishedDataset(
     "the folders vision/<class>/*.jpg and sound/<class>/*.wav",
     "https://zenodo.org/records/3828124",
     test="held out",
+    forms=(
+        (
+            PublishedFile("vision/*/*.jpg", "5,075 pictures in 13 folders"),
+            PublishedFile("sound/*/*.wav", "5,075 sounds in 13 folders"),
+        ),
+    ),
 )
 
 
