@@ -114,7 +114,8 @@ class Method:
             if self.tasks and kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
-        self.check_training(options, setting.training)
+        for training in setting.training.each:
+            self.check_training(options, training)
         for function in ("work", "evaluate_client") if self.varies else ():
             if len(inspect.signature(getattr(self, function)).parameters) < 3:
                 name = type(self).__name__
@@ -219,7 +220,7 @@ class Method:
 
         Default: its whole model down and up, and for each local epoch one pass per pattern.
         """
-        described, training = self.setting.kinds[kind], self.setting.training
+        described, training = self.setting.kinds[kind], self.setting.training.of(kind)
         step = task_named(described.task).step
 
         def args(pattern: str) -> StepArgs:

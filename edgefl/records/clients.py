@@ -201,7 +201,7 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     lr: float | Maybe = UNSET
     """The learning rate of its first local epoch, scaled by batch size if the scenario says so: that of `base_round`.
     Rates by part are scaled alike; only where
-    [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) varies it"""
+    [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) or that of a kind varies it"""
     energy_joules: float
     """Energy of downloading, computing and uploading until the task ended, waiting for the server's line included"""
     loss: float | None

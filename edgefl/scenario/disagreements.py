@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from edgefl.planning.stop_options import StopOptions
 from edgefl.records.rounds import MEAN
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings
+from edgefl.work.optimizer.rate_schedules import RateSchedule
 from edgefl.work.training_options import TrainingOptions
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             errors.append(document.error(("training", "batch", pattern), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
     present = [kind for kind, count in clients.items() if count]
+    for named in cast(TrainingOptions, parts["training"]).kinds:
+        if named not in present:
+            message = f"there are no {named!r} clients{suggestion(named, present)}"
+            errors.append(document.error(("training", "kinds", named), message, at_key=True))
     for absent in round_.leave_out:
         if absent not in present:
             message = f"there are no {absent!r} clients{suggestion(absent, present)}"
@@ -98,13 +103,13 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         if schedule.adapts and training.mode == "none":
             message = f"{names['schedule']} ends its stages by what a run learns, and training: none learns nothing"
             errors.append(document.error(("schedule",), message))
-        if schedule.adapts and getattr(training.lr_schedule, "restart", "never") == "stage":
-            message = f"{names['schedule']} ends its stages by what a run learns, so a restart has no time: write never"
-            errors.append(document.error(("training", "lr_schedule", "restart"), message))
         errors += _rate_errors(document, training, model, len(schedule.stages))
-        if problem := training.lr_schedule.problem([stage.rounds for stage in schedule.stages]):
-            field, message = problem
-            errors.append(document.error(("training", "lr_schedule", field), message))
+        rounds = [stage.rounds for stage in schedule.stages]
+        learns = names["schedule"] if schedule.adapts else ""
+        shapes: dict[KeyPath, RateSchedule | None] = {("training",): training.lr_schedule}
+        shapes |= {("training", "kinds", kind): own.lr_schedule for kind, own in training.kinds.items()}
+        for place, shape in shapes.items():
+            errors += _shape_errors(document, (*place, "lr_schedule"), shape, rounds, learns)
     return errors
 
 
@@ -243,6 +248,19 @@ def _rate_errors(
             count = f"{stages} stage{'s' if stages > 1 else ''}"
             message = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}, but the schedule has {count}"
             errors.append(document.error(lr_path, message))
+    return errors
+
+
+def _shape_errors(
+    document: Document, path: KeyPath, shape: RateSchedule | None, rounds: Sequence[int], learns: str
+) -> list[ScenarioError]:
+    """What can't be had of a rate schedule in stages of these rounds, of the schedule ``learns`` if it adapts."""
+    errors = []
+    if shape is not None and learns and shape.restart == "stage":
+        message = f"{learns} ends its stages by what a run learns, so a restart has no time: write never"
+        errors.append(document.error((*path, "restart"), message))
+    if shape is not None and (problem := shape.problem(rounds)):
+        errors.append(document.error((*path, problem[0]), problem[1]))
     return errors
 
 

@@ -162,7 +162,8 @@ def check_sections(scenarios: Sequence[Scenario]) -> None:
     for scenario in scenarios:
         found = list[ScenarioError]()
         with collecting(found), errors_at(scenario, "method"):
-            registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
+            for training in scenario.training.each:
+                registry.get("method", scenario.method_name).check_training(scenario.method_options, training)
         with collecting(found), errors_at(scenario, "schedule"):
             schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
                 scenario.schedule_options, scenario.model.blocks
@@ -325,7 +326,7 @@ def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
             if why := wrong_step(work, dtype):
                 raise scenario.error(
                     ("training", "implementation") if "implementation" in work.optimizer else ("training",),
-                    f"{scenario.training.optimizer_name} {why} in {DTYPE_NAMES[dtype]} on a CPU with torch "
+                    f"{work.optimizer['name']} {why} in {DTYPE_NAMES[dtype]} on a CPU with torch "
                     f"{torch.__version__}: write another implementation (for-loop, foreach) or optimizer, or the "
                     "model's dtype: float32",
                 )

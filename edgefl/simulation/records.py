@@ -154,13 +154,13 @@ class ClientLines:
     def _rates(self, plans: Sequence[Plan], base_rounds: Sequence[int]) -> dict[str, Sequence[bytes]]:
         """The learning rate of each landing, that of the round in which it began; only where a schedule varies it."""
         setting = self.setup.method.setting
-        if not setting.training.lr_schedule.varies:
+        if not any(training.lr_schedule.varies for training in setting.training.each):
             return {}
         known: dict[tuple[str, int], bytes] = {}
         for plan, round in zip(plans, base_rounds, strict=True):
             if (key := (plan.kind, int(round))) not in known:
                 pattern = setting.kinds[plan.kind].pattern
-                known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
+                known[key] = orjson.dumps(setting.training.of(plan.kind).scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
     def _measured_json(self, client: int, plan: Plan, update: Update) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -37,6 +38,43 @@ NO_GRADIENTS = (
     "step_in_backward", "offload_states",
 )  # fmt: skip
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
+
+
+def _check_betas(value: tuple[float, float]) -> tuple[float, float]:
+    if not all(0 <= beta < 1 for beta in value):
+        raise ValueError(f"betas must be at least 0 and below 1, not {value}")
+    return value
+
+
+_Betas = Annotated[tuple[float, float], AfterValidator(_check_betas)]
+
+
+def _parse_given(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+class OwnTraining(Fields):
+    """Training of one kind of client, or of the server's own model, where it differs from ``training``."""
+
+    optimizer: Annotated[Any, BeforeValidator(_parse_given(parse_optimizer)), _OPTIMIZER] = Field(
+        None, description="its optimizer; null: as in training, like all fields here"
+    )
+    lr: PositiveFloat | None = Field(
+        None, description="its learning rate of round 1, in place of training's lr, rates and scale_with_batch"
+    )
+    lr_decay: float | None = Field(None, gt=0, le=1, description="factor on its learning rate after every round")
+    lr_schedule: Annotated[SerializeAsAny[RateSchedule] | None, BeforeValidator(_parse_given(parse_rate_schedule))] = (
+        Field(None, description="factor on its learning rates by round")
+    )
+    weight_decay: float | None = Field(None, ge=0, description="weight decay of its optimizer")
+    betas: _Betas | None = Field(None, description="decay rates of both moments of its optimizer")
+    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of its sgd")
+    clip: PositiveFloat | Literal[False] | None = Field(
+        None, description="largest L2 norm of all its gradients together; false: no clipping"
+    )
+    precision: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="its float32, or autocast in a half precision"
+    )
 
 
 class TrainingOptions(Fields):
@@ -85,13 +123,15 @@ class TrainingOptions(Fields):
         description="batch size for which the learning rates are given: they are multiplied by the actual batch size "
         "and divided by this one; null: no scaling",
     )
-    betas: tuple[float, float] = Field(
-        (0.9, 0.999), description="decay rates of both moments, of adam, adamw and adamp"
-    )
+    betas: _Betas = Field((0.9, 0.999), description="decay rates of both moments, of adam, adamw and adamp")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     implementation: Literal["for-loop", "foreach", "fused"] = Field(
         "fused",
         description="torch's implementation of the optimizer's step: changes its speed and its temporary memory",
+    )
+    kinds: dict[str, OwnTraining] = Field(
+        default_factory=dict,
+        description="what differs for kinds of clients: {image-text: {optimizer: adamp, lr: 2e-4}}",
     )
     batch: PositiveInt | dict[str, PositiveInt] = Field(
         32,
@@ -138,14 +178,9 @@ class TrainingOptions(Fields):
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
+    _stages: tuple[int, ...] = PrivateAttr(())
     _factors: tuple[float, ...] = PrivateAttr(())
-
-    @field_validator("betas")
-    @classmethod
-    def _betas(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in value):
-            raise ValueError(f"betas must be at least 0 and below 1, not {value}")
-        return value
+    _of_kind: dict[str, TrainingOptions] = PrivateAttr(default_factory=dict)
 
     @field_validator("rates")
     @classmethod
@@ -158,11 +193,19 @@ class TrainingOptions(Fields):
 
     @model_validator(mode="after")
     def _check(self) -> TrainingOptions:
+        self._check_together()
+        for kind, own in self.kinds.items():
+            try:
+                self.with_own(own)
+            except ValueError as error:
+                raise ValueError(f"kinds.{kind}: {error}") from None
+        return self
+
+    def _check_together(self) -> None:
         self._check_precision()
         self._check_gradients()
         self._check_single_steps()
         self._check_decay()
-        return self
 
     def _check_precision(self) -> None:
         if self.precision == "float64" and self.optimizer == "mezo":
@@ -233,11 +276,41 @@ class TrainingOptions(Fields):
 
     def over(self, stages: Sequence[int]) -> TrainingOptions:
         """These options with the learning rates of a run whose ``stages`` have so many rounds."""
-        if not self.lr_schedule.varies:
-            return self
         options = self.model_copy()
-        options._factors = self.lr_schedule.factors(stages)
+        options._stages = tuple(stages)
+        options._factors = self.lr_schedule.factors(stages) if self.lr_schedule.varies else ()
+        options._of_kind = {kind: options.with_own(own) for kind, own in self.kinds.items()}
         return options
+
+    def of(self, kind: str) -> TrainingOptions:
+        """These options for clients of this kind."""
+        if kind not in self.kinds:
+            return self
+        return self._of_kind.get(kind) or self.with_own(self.kinds[kind])
+
+    @property
+    def each(self) -> list[TrainingOptions]:
+        """These options, and those of the kinds whose differ."""
+        return [self, *map(self.of, self.kinds)]
+
+    def with_own(self, own: OwnTraining) -> TrainingOptions:
+        """These options where they aren't in ``own``.  Raises ValueError for fields that don't go together."""
+        given = {name: value for name, value in own if value is not None}
+        if "lr" in given:
+            given.update(rates={}, scale_with_batch=None)
+        if "lr_decay" in given:
+            given["lr_decay_per"] = "round"
+        if given.get("clip") is False:
+            given["clip"] = None
+        if given.get("optimizer", "mezo") != "mezo":
+            given["epsilon"] = type(self).model_fields["epsilon"].default
+        if self.precision == "float64" and "precision" in given:
+            raise ValueError(f"precision: {given['precision']} beside training.precision: float64, which is for all")
+        options = self.model_copy(update={**given, "kinds": {}})
+        options._check_together()
+        if self._stages and (problem := options.lr_schedule.problem(self._stages)):
+            raise ValueError("lr_schedule.{}: {}".format(*problem))
+        return options.over(self._stages)
 
     def lr_factor(self, round: int) -> float:
         """Factor on every learning rate in ``round`` (from 1), in its first local epoch.
@@ -284,10 +357,6 @@ class TrainingOptions(Fields):
                 for key, rate in rates.items()
             }
         return scalars
-
-    def server_scalars_of(self, round: int, lr: float) -> dict[str, Scalar]:
-        """The optimizer's scalars for the server's own model at rate ``lr``: no rates by part, no scaling."""
-        return {"lr": lr * self.lr_factor(round), **self._other_scalars()}
 
     def _other_scalars(self) -> dict[str, Scalar]:
         """The scalars that the optimizer reads beside its learning rate."""

@@ -37,6 +37,7 @@ from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.setup.compose import compose
 from edgefl.work import Form, Work, distinct
+from edgefl.work.optimizer.zeroth_order import without_gradients
 
 PLANNERS = 8
 """So many planners of candidates are kept, as each holds a setup of its own.
@@ -374,7 +375,7 @@ class Pricer:
             full = setup.method.client_work(self.kind, span.first, setup.variant_of(self.client))
             work = setup.restrict_to_stage(full, stage)
             training = setup.method.setting.training
-            gradients = any(p.train for p in work.passes) and training.optimizer != "mezo"
+            gradients = any(p.train for p in work.passes) and not without_gradients(work)
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
             attached = {name: spec.bytes for name, spec in specs.items() if stage.is_attached(name)}
             trained = [attached.get(name, 0) for name in work.trainable] if gradients else []

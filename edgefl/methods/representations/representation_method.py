@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from edgefl import models
@@ -23,6 +23,7 @@ from edgefl.methods.state import ServerState
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.torch_device import threads
+from edgefl.work.training_options import OwnTraining
 from edgefl.work.update import Update
 
 SERVER = "server"
@@ -59,8 +60,9 @@ class Exchange(Method):
         server_epochs: NonNegativeInt = Field(
             1, description="epochs per round in which the server trains on the public pairs"
         )
-        server_lr: PositiveFloat | None = Field(
-            None, description="learning rate of the server's model; null: as the clients'"
+        server_training: OwnTraining | None = Field(
+            None,
+            description="training of the server's model where it differs from `training`: {optimizer: adamp, lr: 2e-4}",
         )
 
     needs: ClassVar[Mapping[str, object]] = {
@@ -93,7 +95,11 @@ class Exchange(Method):
             )
         self.server = self.server_kind()
         # the server trains and evaluates its model as FedAvg does a client kind
-        self.side = Method(options, replace(setting, kinds={self.server.name: self.server}))
+        try:
+            training = setting.training.with_own(options.server_training or OwnTraining.model_validate({}))
+        except ValueError as error:
+            raise MethodError(f"method.server_training: {error}") from error
+        self.side = Method(options, replace(setting, kinds={self.server.name: self.server}, training=training))
         self.dimension = self.server.dimension
         for kind in map(setting.kinds.__getitem__, self.contributors):
             if kind.dimension != self.dimension:
@@ -180,8 +186,6 @@ class Exchange(Method):
     def on_pairs(self, round: int, passes: Sequence[Pass]) -> Work:
         """A work on the server's model with these passes; the model is sent back if one of them trains."""
         work = self.side.work(self.server.name, round)
-        if self.options.server_lr is not None:
-            work = replace(work, scalars=self.setting.training.server_scalars_of(round, self.options.server_lr))
         if not any(p.train for p in passes):
             work = replace(work, trainable=(), up=())
         return replace(work, passes=tuple(passes))

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import edgefl
-from edgefl import models
+from edgefl import models, seeds
 from edgefl.errors import EdgeflError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.representations.fedet import confidences
 from edgefl.methods.representations.fedgems import entropy
 from edgefl.methods.representations.representation_method import best_match, mix_tables, weighted_sum
 from edgefl.methods.representations.steps import Distill
+from edgefl.models.towers.vision import import_torchvision
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.testing import check_part
@@ -259,6 +260,100 @@ def test_entropy_is_largest_where_nothing_stands_out() -> None:
     torch.testing.assert_close(entropy(table), torch.tensor([8.0, 1.0]).log(), atol=1e-4, rtol=0)
 
 
+# the server's own training -------------------------------------------------------------------------------------------
+
+OWN = {
+    "optimizer": "adamp",
+    "lr": 0.02,
+    "lr_schedule": "cosine",
+    "weight_decay": 0.1,
+    "betas": [0.8, 0.98],
+    "clip": 0.5,
+}
+SGD = {"batch": 8, "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.5, "rates": {"image": 0.3}}
+
+
+@pytest.mark.parametrize("name", ["creamfl", "fedmd"])
+def test_the_server_trains_as_a_hand_written_loop(tiny: Tiny, name: str) -> None:
+    """CLIP's loss of the public pairs by timm's AdamP, clipped, at the second of two rounds of a cosine."""
+    import_torchvision()
+    from timm.optim.adamp import AdamP
+
+    given = scenario(tiny, name, server_training=OWN, distillation=0, clients={"image": 1, "text": 1})
+    setup = compose(load({**given, "training": SGD}))
+    work = setup.method.before(setup.method.initial(1), 2)[0]
+    state, source, seed = setup.method.initial(1), setup.clients.server(), 7
+    inputs = state.inputs(work)
+    sent = run(work, inputs, source, module=models.build(work.model), device=CPU, seed=seed).payloads["model"]
+    module: Any = models.build(work.model).train()
+    module.load_state_dict({n: v.clone() for n, v in inputs.items()})
+    trained = list(module.parameters())
+    optimizer = AdamP(trained, lr=0.02 / 2, betas=(0.8, 0.98), weight_decay=0.1)
+    steps = 0
+    for _, batch in source.batches(work.passes[0], seeds.key(seed, "shuffle", 0, 0)):
+        image, text = (F.normalize(module.feature(m, batch[m]), dim=1) for m in ("image", "text"))
+        logits = image @ text.T / 0.07
+        own = torch.arange(len(logits))
+        optimizer.zero_grad()
+        ((F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 0.5)
+        optimizer.step()
+        steps += 1
+    assert steps == 3
+    for parameter, value in module.state_dict().items():
+        ours = sent[parameter]
+        if parameter.endswith("qkv.bias"):  # a key's bias changes no attention: its gradient is rounding
+            ours, value = (torch.cat([t[:DIM], t[2 * DIM :]]) for t in (ours, value))
+        torch.testing.assert_close(ours, value, atol=1e-5, rtol=1e-4)
+
+
+def test_what_the_server_has_not_of_its_own_is_as_in_training(tiny: Tiny) -> None:
+    def server(training: Any, **options: Any) -> Work:
+        given = {**declared(scenario(tiny, "creamfl", public=PAIRS, **options)), "training": training}
+        found = compose(load(given)).method
+        (work,) = found.before(found.initial(1), 1)
+        return work
+
+    plain = server(SGD)
+    assert plain.scalars == {"lr": 0.1, "rates": {"image": {"lr": 0.3}}, "weight_decay": 0.5, "momentum": 0.9}
+    assert server(SGD, server_training={}) == plain
+    own = server({**SGD, "clip": 2.0}, server_training={"lr": 0.2, "precision": "bfloat16"})
+    assert own.scalars == {"lr": 0.2, "weight_decay": 0.5, "momentum": 0.9} and own.optimizer["clip"] == 2.0
+    assert own.precision == "bfloat16"
+    assert "clip" not in server({**SGD, "clip": 2.0}, server_training={"clip": False}).optimizer
+    steps = server({"optimizer": "mezo", "epsilon": 0.01}, server_training={"optimizer": "adam"})
+    assert steps.optimizer["name"] == "adam"
+
+
+def test_costs_of_the_server_follow_its_training(tiny: Tiny) -> None:
+    def costs(**options: Any) -> tuple[Any, Any]:
+        found = edgefl.profile({**declared(scenario(tiny, "creamfl", public=PAIRS, **options)), "training": SGD})
+        (row,) = [row for row in found["server_rows"] if row["when"] == "before"]
+        return row["peak_memory_bytes"], [row["peak_memory_bytes"] for row in found["rows"]]
+
+    (sgd, clients), (adam, others) = costs(), costs(server_training={"optimizer": "adamp"})
+    assert adam > sgd and clients == others
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"optimizer": "adampp"}, r"server_training\.optimizer: unknown optimizer 'adampp'; did you mean 'adamp'"),
+        ({"lr": 0}, r"method\.server_training\.lr: must be greater than 0"),
+        ({"batch": 3}, r"method\.server_training\.batch: unknown"),
+        ({"precision": "float16", "optimizer": "adamp"}, r"method\.server_training: optimizer adamp has no step in"),
+        ({"lr_schedule": {"name": "step", "every": 9}}, r"server_training: lr_schedule\.every: a step after 9 rounds"),
+        ({"optimizer": "mezo"}, r"server_training: optimizer mezo has no gradients .* leave out weight_decay, mom"),
+    ],
+    ids=str,
+)
+def test_training_of_the_server_that_makes_no_sense_is_said(tiny: Tiny, own: Any, message: str) -> None:
+    given = declared(scenario(tiny, "creamfl", public=PAIRS, server_training=own))
+    with pytest.raises(EdgeflError, match=message) as error:
+        compose(load({**given, "training": {**SGD, "rates": {}}}))
+    assert error.value.exit_code == 2
+
+
 # what can't be ------------------------------------------------------------------------------------------------------
 
 
@@ -360,7 +455,7 @@ def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: s
         ("creamfl", {"server": "federated", "pcme": {"samples": 2}}),
         ("creamfl", {"steps": "joint", "old": "table", "server": "federated", "public_batch": 10}),
         ("fedmd", {"digest": 0, "server_epochs": 0}),
-        ("fedmd", {"distance": "norm", "server_epochs": 2, "server_lr": 0.01}),
+        ("fedmd", {"distance": "norm", "server_epochs": 2, "server_training": {"lr": 0.01}}),
         ("fedet", {"diversity": 0}),
         ("fedgems", {"distillation": 0}),
     ],

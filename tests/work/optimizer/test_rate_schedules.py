@@ -21,7 +21,7 @@ import edgefl
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.work.optimizer.rate_schedules import RateSchedule, parse_rate_schedule
-from edgefl.work.training_options import TrainingOptions
+from edgefl.work.training_options import OwnTraining, TrainingOptions
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -95,8 +95,9 @@ def test_every_rate_is_scaled_the_servers_too() -> None:
     ).over([3])  # type: ignore[arg-type]
     assert options.scalars_of(2)["lr"] == 0.125 and options.scalars_of(3)["lr"] == 1 / 64
     assert options.scalars_of(2)["rates"] == {"image": {"lr": [0.0625, 0.03125]}}
-    assert options.server_scalars_of(2, 2.0)["lr"] == 0.25
-    assert TrainingOptions().over([3]) == TrainingOptions()
+    own = options.with_own(OwnTraining(lr=2.0, lr_decay=1.0))
+    assert own.scalars_of(2) == {**TrainingOptions(lr=0.5).scalars_of(1)}
+    assert TrainingOptions(lr=0.5).over([3]).scalars_of(3) == TrainingOptions(lr=0.5).scalars_of(1)
 
 
 @pytest.mark.parametrize(
