@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "creamfl-coco": {
         "model": {**TOWERS, "dimension": 8, "dimension_for": "all"},
         "method.model": {**TOWERS, "dimension": 8},
+        "training.lr_schedule": "constant",  # whose steps come after more rounds than a miniature has
     },
     "pmcmfl-vqa": {
         "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2, "patch": 16, "tokens": 12}},

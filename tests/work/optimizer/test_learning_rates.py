@@ -18,7 +18,7 @@ from edgefl.scenario import load
 from edgefl.schedules import Stage
 from edgefl.work import Meter, Work
 from edgefl.work.optimizer.learning_rates import at_stage, parameter_groups
-from edgefl.work.training_options import TrainingOptions
+from edgefl.work.training_options import OwnTraining, TrainingOptions
 
 RATES: dict[str, Any] = {
     "image": {"lr": 0.5},
@@ -73,8 +73,8 @@ def test_decay_and_the_batch_scale_every_rate() -> None:
         "image": {"lr": [0.125, 0.0625]}, "head": {"lr": 0.5, "weight_decay": 1e-6}, "norm": {"weight_decay": 0.5}
     }  # fmt: skip
     assert options.scalars_of(2, "text")["lr"] == 0.5 * 64 / 256
-    server = options.server_scalars_of(2, 0.5)
-    assert server["lr"] == 0.25 and "rates" not in server
+    own = options.with_own(OwnTraining(lr=0.5)).scalars_of(2, "image")  # type: ignore[call-arg]
+    assert own["lr"] == 0.25 and "rates" not in own
     assert TrainingOptions().scalars_of(3) == {**TrainingOptions().scalars_of(1)}
 
 
