@@ -26,12 +26,9 @@ from edgefl.work.optimizer.learning_rates import Rate, check_key, rate_settings,
 from edgefl.work.optimizer.optimizers import Optimizer, parse_optimizer
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
 
-_OPTIMIZER = WithJsonSchema(
-    {
-        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
-        "examples": ["adamw", {"name": "rmsprop", "alpha": 0.9}],
-    }
-)
+_NAMED: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]}
+_OPTIMIZER = WithJsonSchema({**_NAMED, "examples": ["adamw", {"name": "rmsprop", "alpha": 0.9}]})
+_OR_NULL = WithJsonSchema({"anyOf": [*_NAMED["anyOf"], {"type": "null"}]})
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing",
@@ -56,16 +53,16 @@ def _parse_given(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class OwnTraining(Fields):
     """Training of one kind of client, or of the server's own model, where it differs from ``training``."""
 
-    optimizer: Annotated[Any, BeforeValidator(_parse_given(parse_optimizer)), _OPTIMIZER] = Field(
+    optimizer: Annotated[Any, BeforeValidator(_parse_given(parse_optimizer)), _OR_NULL] = Field(
         None, description="its optimizer; null: as in training, like all fields here"
     )
     lr: PositiveFloat | None = Field(
         None, description="its learning rate of round 1, in place of training's lr, rates and scale_with_batch"
     )
     lr_decay: float | None = Field(None, gt=0, le=1, description="factor on its learning rate after every round")
-    lr_schedule: Annotated[SerializeAsAny[RateSchedule] | None, BeforeValidator(_parse_given(parse_rate_schedule))] = (
-        Field(None, description="factor on its learning rates by round")
-    )
+    lr_schedule: Annotated[
+        SerializeAsAny[RateSchedule] | None, BeforeValidator(_parse_given(parse_rate_schedule)), _OR_NULL
+    ] = Field(None, description="factor on its learning rates by round")
     weight_decay: float | None = Field(None, ge=0, description="weight decay of its optimizer")
     betas: _Betas | None = Field(None, description="decay rates of both moments of its optimizer")
     momentum: float | None = Field(None, ge=0, lt=1, description="momentum of its sgd")
@@ -106,7 +103,9 @@ class TrainingOptions(Fields):
         "epoch of a round, each of which begins at the full rate (local-epoch); only passes over a client's own "
         "samples are epochs",
     )
-    lr_schedule: Annotated[SerializeAsAny[RateSchedule], BeforeValidator(parse_rate_schedule)] = Field(
+    lr_schedule: Annotated[
+        SerializeAsAny[RateSchedule], BeforeValidator(parse_rate_schedule), WithJsonSchema(_NAMED)
+    ] = Field(
         Constant.model_validate({}),
         description="factor on all learning rates by round: constant, step, cosine, another registered one, or a "
         "mapping with a name, a warm-up and further fields; lr_decay applies too",

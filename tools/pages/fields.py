@@ -32,8 +32,14 @@ OTHER_VALUES = {
     "data.missing": "share, or mapping (see the description)",
     "evaluation.missing": "as `data.missing`",
     "round.selection": "name, or mapping: [selections](#selections)",
-    "training.optimizer": "name, or mapping: [optimizers](#optimizers)",
-    "training.lr_schedule": "name, or mapping: [rate schedules](#rate-schedules)",
+    **dict.fromkeys(
+        ("training.optimizer", "training.kinds.KEY.optimizer"), "name, or mapping: [optimizers](#optimizers)"
+    ),
+    **dict.fromkeys(
+        ("training.lr_schedule", "training.kinds.KEY.lr_schedule"),
+        "name, or mapping: [rate schedules](#rate-schedules)",
+    ),
+    "method.server_training": "mapping: [fields](scenario/training.md#trainingkindskey)",
     "evaluation.metrics": "list of names, or of mappings with `name` and its fields",
     "round.staleness": "name, or mapping: [fields](#roundstaleness)",
     "round.policy": "name, or mapping: [policies](#round-policies)",
@@ -101,7 +107,7 @@ def _fields(model: type[BaseModel], path: str, of: str) -> tuple[list[Row], dict
     fields = list(zip([*model.model_fields.values(), *registered], properties.items(), strict=True))
     for field, (name, _) in fields:
         key = f"{path}.{name}.KEY" if "dict" in str(field.annotation).split("[")[0] else f"{path}.{name}"
-        for nested in _models(field.annotation):
+        for nested in _models(field.annotation) if key not in _TOLD else ():
             if nested not in _OWNERS:
                 inner.setdefault(nested, []).append(key)
     for field, (name, schema) in fields:
@@ -126,6 +132,8 @@ def _allowed(schema: Mapping[str, Any]) -> set[str]:
     return {str(word) for option in (schema, *schema.get("anyOf", ())) for word in option.get("enum", ())}
 
 
+_TOLD = ("training.kinds.KEY.lr_schedule", "method.server_training")
+"""Fields whose models another table tells."""
 _OWNERS = {section.owner: key for key, section in SECTIONS.items() if section.owner is not None}
 
 
