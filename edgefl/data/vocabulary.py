@@ -16,6 +16,8 @@ from edgefl.errors import DataError
 from edgefl.models.weights import minilm_folder
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
+PADDING = ("[PAD]", "<pad>")
+"""Names of the padding: BERT's, and that of XLM-R, which BEiT-3's tokenizer is like."""
 
 
 def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Tokenizer:
@@ -64,11 +66,11 @@ def ready_tokenizer(path: Path, tokens: int) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower class
         raise DataError(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
-    padding = tokenizer.token_to_id("[PAD]")
+    padding = next((token for token in PADDING if tokenizer.token_to_id(token) is not None), None)
     if padding is None:
-        raise DataError(f"{path} has no [PAD] token, so texts can't be padded to one length")
+        raise DataError(f"{path} has no {' or '.join(PADDING)} token, so texts can't be padded to one length")
     tokenizer.enable_truncation(tokens)
-    tokenizer.enable_padding(length=tokens, pad_id=padding, pad_token="[PAD]")
+    tokenizer.enable_padding(length=tokens, pad_id=tokenizer.token_to_id(padding), pad_token=padding)
     return tokenizer
 
 

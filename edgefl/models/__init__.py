@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
-from edgefl.models import adapters, dtypes, quantised
+from edgefl.models import adapters, beit3, dtypes, quantised
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.model import ModelDescription, TowerDescription
@@ -136,7 +136,7 @@ def load_weights(module: nn.Module, description: ModelDescription, weights: Mapp
         tower = description["towers"].get(name)
         # meta tensors have no data to overwrite
         if tower is not None and not any(p.is_meta for p in module.parameters()):
-            load = getattr(registry.get("tower", tower["tower"]), "load", None)
+            load = beit3.load if name == "multiway" else getattr(registry.get("tower", tower["tower"]), "load", None)
             if load is None:
                 raise MethodError(
                     f"model.{name}.weights is {source!r}, but tower {tower['tower']!r} can't load weights"

@@ -20,6 +20,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import (
     TowerFields,
+    Weights,
     drop_path_rates,
     initialise,
     options_from,
@@ -59,6 +60,10 @@ class MultiwayOptions(TowerFields):
         False,
         description="one set of attention projections for both modalities (PmcmFL's paper); false: one for each "
         "(its public code)",
+    )
+
+    weights: Weights = Field(
+        None, description="weights to start from: the tensors of a file of BEiT-3's authors, as a .safetensors file"
     )
 
     @model_validator(mode="after")
@@ -326,7 +331,7 @@ def describe_multiway(
     """
     if other := [m for m in modalities if m not in MODALITIES]:
         raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
-    fields = {**without_float32(options.model_dump()), "depth": options.blocks}
+    fields = {**without_float32(options.model_dump(exclude={"weights"})), "depth": options.blocks}
     for modality, field in (("image", "channels"), ("image", "size"), ("text", "vocabulary")):
         if field not in facts.get(modality, {}):
             raise MethodError(f"the multiway model needs the {field} of {modality}, which the data set doesn't have")

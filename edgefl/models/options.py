@@ -127,8 +127,8 @@ class ModelOptions(Fields):
 
     @property
     def weights(self) -> dict[str, str]:
-        """Source of the pre-trained weights, by modality, for the towers that have any."""
-        return {m: w for m, t in self.towers.items() if (w := getattr(t, "weights", None)) is not None}
+        """Source of the pre-trained weights, by modality or ``multiway``, for the encoders that have any."""
+        return {m: w for m, t in self.encoders.items() if (w := getattr(t, "weights", None)) is not None}
 
     @property
     def tokens(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,12 +101,14 @@ def fill(
     parts: Collection[str] = PARTS,
     optional: Collection[str] = (),
     cut: Collection[str] = (),
+    fits: Mapping[str, Callable[[Tensor, int], Tensor]] | None = None,
 ) -> None:
     """Copy a file's tensors into the ``parts`` of a tower; other tensors of the file are ignored.
 
     Parameters and floating-point buffers (running statistics) are copied; integer buffers are left as they are.
     All tensors of a part in ``optional`` may be missing from the file.  A parameter in ``cut`` takes the first rows
-    of a longer table.  Raises MethodError with the file and the first tensor that is missing or has another shape.
+    of a longer table, and one in ``fits`` what the function makes of the stored tensor for so many rows.  Raises
+    MethodError with the file and the first tensor that is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -130,7 +132,10 @@ def fill(
                 upstream = names.get(spell(name, spelling))
                 if upstream is None:
                     raise MethodError(f"weights {file}: there is no tensor for {name}; is it another model's file?")
-                _copy(parameter, stored.get_tensor(upstream), file, upstream, name, name in cut)
+                value = stored.get_tensor(upstream)
+                if fits and name in fits:
+                    value = fits[name](value, len(parameter))
+                _copy(parameter, value, file, upstream, name, name in cut)
     except (SafetensorError, OSError) as error:
         raise MethodError(f"weights {file}: not a safetensors file ({error})") from error
 

@@ -6,6 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 import edgefl
 from edgefl.data.vocabulary import SPECIAL, encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
@@ -53,6 +54,16 @@ def test_a_ready_tokenizer_is_padded_and_cut_anew(tmp_path: Path) -> None:
         tokenizer = ready_tokenizer(tokenizer_file(str(named)), 3)
         rows = encode_texts(tokenizer, ["one", "one two three four"], 3)
         assert rows.shape == (2, 3) and rows[0, 2] == 0 and rows[1].all()
+
+
+def test_a_tokenizer_like_xlm_rs_pads_with_its_own_token(tmp_path: Path) -> None:
+    words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4}
+    Tokenizer(models.WordLevel(words, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
+    made = ready_tokenizer(tmp_path / "tokenizer.json", 3)
+    assert encode_texts(made, ["a", "b"], 3).tolist() == [[4, 1, 1], [3, 1, 1]]
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "bare.json"))
+    with pytest.raises(DataError, match=r"has no \[PAD\] or <pad> token"):
+        ready_tokenizer(tmp_path / "bare.json", 3)
 
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:

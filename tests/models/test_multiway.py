@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_said(change: dict[str, Any], message: str) -> None
     [
         ({"width": 10, "heads": 4}, "can't be split over 4 heads"),
         ({"tokens": 1023}, "1024 positions are too few for 1023 tokens"),
-        ({"weights": "pretrained"}, "Extra inputs"),
+        ({"pooling": "mean"}, "Extra inputs"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
