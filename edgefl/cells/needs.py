@@ -17,6 +17,7 @@ from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.memo import cache_folder
 from edgefl.models import peft_folder, quantised
+from edgefl.models.word_vectors import read_vectors
 from edgefl.planning.offers import Prices, choose
 from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
@@ -72,6 +73,11 @@ def check(
             described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
                 peft_folder.read_peft_folder(models.on_meta(described), described, tower, source)
+    for tower, source in scenario.model.vectors.items():
+        with errors_at(scenario, "model", tower, "vectors"):
+            tokens = setup.method.setting.token_ids()
+            ids, _ = read_vectors(source, tokens, scenario.model.towers[tower].embedding)
+        on_message(f"{len(ids):,} of {len(tokens):,} tokens are words of {source}, the others start at random")
     check_steps(scenario, setup, brief=brief)
     return setup
 

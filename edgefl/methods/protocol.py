@@ -26,6 +26,7 @@ from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState
 from edgefl.models import peft_folder, quantised
+from edgefl.models.word_vectors import load_vectors
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Update, Work
 from edgefl.work.description import HELD_OUT, StepArgs
@@ -133,6 +134,9 @@ class Method:
             with seeds.seeding_globals(seeds.key(seed, "initial", len(kind.modalities))):
                 module = models.build(described)
             models.load_weights(module, described, kind.weights)
+            for tower, source in kind.vectors.items():
+                if tower in described["towers"]:
+                    load_vectors(module.get_submodule(f"{tower}.embedding"), source, self.setting.token_ids)
             for tower, source in kind.adapter_weights.items():
                 for name in peft_folder.load(module, described, tower, source):
                     common.pop(name, None)  # pre-trained

@@ -48,6 +48,8 @@ class Kind:
     """Whether clients receive what stands under an adapter when they first take part."""
     adapter_weights: Mapping[str, str] = field(default_factory=dict)
     """Where the adapter of a tower has its first values from; no cost depends on it."""
+    vectors: Mapping[str, str] = field(default_factory=dict)
+    """Files of word vectors by tower, as its embedding's first values; no cost depends on them."""
 
     def __post_init__(self) -> None:
         if not self.patterns:
@@ -178,6 +180,8 @@ class Setting:
     """``evaluation.missing`` by kind: what samples lack in an evaluation."""
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     """Gives the first values of pre-trained towers by name (``image.blocks.0...``)."""
+    token_ids: Callable[[], Mapping[str, int]] = dict
+    """Gives the ids of the vocabulary's tokens."""
     clients: Mapping[str, int] = field(default_factory=dict)
     """Number of clients of each kind in the whole fleet, those that are never admitted included."""
     averages_products: bool = False

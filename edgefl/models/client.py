@@ -15,6 +15,7 @@ from edgefl.models.model import JointDescription, Model, ModelDescription, Proje
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise, stand_in, without_compiler, without_float32
+from edgefl.models.towers.gru import GruOptions
 from edgefl.models.tried import check_tower
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
@@ -260,6 +261,7 @@ def _causal(
 
 def _tower(options: Any, facts: Mapping[str, int], checkpointing: bool) -> TowerDescription:
     """The description of a tower at full depth: its options, and what the data determine."""
-    fields = without_float32(options.model_dump(exclude={"weights"}))
+    unpriced = {"weights", "vectors"} if isinstance(options, GruOptions) else {"weights"}
+    fields = without_float32(options.model_dump(exclude=unpriced))
     described = {**fields, **{k: v for k, v in facts.items() if k in FACTS}, "depth": options.blocks}
     return cast(TowerDescription, {**described, "checkpointing": True} if checkpointing else described)

@@ -12,6 +12,7 @@ from edgefl.models.dtypes import widest
 from edgefl.models.model import Dtype
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
+from edgefl.models.towers.gru import GruOptions
 from edgefl.registry.part_fields import Fields
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
@@ -129,6 +130,11 @@ class ModelOptions(Fields):
     def weights(self) -> dict[str, str]:
         """Source of the pre-trained weights, by modality or ``multiway``, for the encoders that have any."""
         return {m: w for m, t in self.encoders.items() if (w := getattr(t, "weights", None)) is not None}
+
+    @property
+    def vectors(self) -> dict[str, str]:
+        """Files of word vectors, by modality, for the towers that start from any."""
+        return {m: t.vectors for m, t in self.towers.items() if isinstance(t, GruOptions) and t.vectors is not None}
 
     @property
     def tokens(self) -> int:

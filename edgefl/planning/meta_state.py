@@ -16,7 +16,9 @@ from edgefl.work.step_faults import line_of
 def shapes(method: Method) -> ServerState:
     """The server's initial state, as shapes without values."""
     # pretrained weights don't affect costs, and their files may be missing
-    kinds = {name: replace(kind, weights={}, adapter_weights={}) for name, kind in method.setting.kinds.items()}
+    kinds = {
+        name: replace(kind, weights={}, adapter_weights={}, vectors={}) for name, kind in method.setting.kinds.items()
+    }
     with torch.device("meta"), shapes_alone(method, "initial()"):
         return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).at_start(0)
 

@@ -207,7 +207,10 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
         factors = {tower: source for tower, source in sources.items() if tower in model["towers"]}
-        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors)
+        kinds[name] = Kind(
+            name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors,
+            scenario.model.vectors,
+        )  # fmt: skip
     if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.blueprint(adapters.without(kind.model)) for name, kind in kinds.items()}
@@ -280,6 +283,7 @@ def _setting(
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},
         pretrained=pretraining_of(scenario, federation, on_message),
+        token_ids=lambda: federation.tokenizer.get_vocab(),
         averages_products=schedule.averages == "products",
         clients=dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True)),
         each_client=each_client,

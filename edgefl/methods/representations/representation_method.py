@@ -121,7 +121,7 @@ class Exchange(Method):
             )
         checkpointing = setting.training.checkpointing
         described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
-        return Kind(SERVER, self.modalities, "retrieve", described, model.weights)
+        return Kind(SERVER, self.modalities, "retrieve", described, model.weights, vectors=model.vectors)
 
     @property
     def contributors(self) -> list[str]:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, TowerFields, options_from
+from edgefl.registry.part_fields import FileName
 
 
 class GruOptions(TowerFields):
@@ -21,6 +22,11 @@ class GruOptions(TowerFields):
     embedding: PositiveInt = Field(300, description="dimension of a word vector")
     hidden: PositiveInt = Field(
         256, description="dimension of a GRU's state in one direction; a token has both directions'"
+    )
+    vectors: FileName | None = Field(
+        None,
+        description="word vectors to start from: a text file such as glove.840B.300d.txt; tokens that aren't its words "
+        "start at random, and so do all if absent",
     )
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     pooling: Literal["last", "max", "mean"] = Field(
@@ -72,7 +78,7 @@ class Gru:
     """Bidirectional GRU layers on word vectors; by default one layer of 2 x 256 on vectors of 300.
 
     The layer has 857,088 parameters, with the word vectors 10,013,688.  It pools; its width is twice ``hidden``, and it
-    takes no ``weights``.
+    takes ``vectors`` in place of ``weights``.
     """
 
     modality = "text"
