@@ -114,7 +114,9 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     follows = scenario.stop.metric or evaluation.best
     splits = [evaluation.split] if follows or evaluation.every < schedule.rounds else []
     for split in dict.fromkeys([*splits, evaluation.final]) if scenario.training.mode == "real" else ():
-        for work, _ in setup.evaluations(split, schedule.stage(schedule.rounds)):
+        with errors_at(scenario, "method"):
+            works = setup.evaluations(split, schedule.stage(schedule.rounds))
+        for work, _ in works:
             with errors_at(scenario, "data", split):
                 passes_key(work, server)  # asks for their samples
             if not is_own(work):
@@ -306,7 +308,8 @@ def check_followed(scenario: Scenario, setup: Setup) -> None:
     followed = (("stop", "metric"), scenario.stop.metric), (("evaluation", "best"), scenario.evaluation.best)
     if all(metric is None for _, metric in followed):
         return
-    there = written_metrics(setup, setup.evaluation.split)
+    with errors_at(scenario, "method"):
+        there = written_metrics(setup, setup.evaluation.split)
     for path, metric in followed:
         if metric is not None and metric not in there:
             kind, _, name = metric.partition(".")

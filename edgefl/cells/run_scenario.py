@@ -166,7 +166,9 @@ def _run_one(
     directory.in_background = True
     with directory:
         federation = federation_of(scenario, on_message)
-        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples))
+        works = setup.evaluations(setup.evaluation.final, setup.schedule.stage(setup.schedule.rounds))
+        scored = {kind: work.model for work, kinds in works for kind in kinds}
+        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples, scored))
         if trains:
             _keep_preprocessing(directory, federation)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):

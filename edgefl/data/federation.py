@@ -213,6 +213,24 @@ class Federation:
         return {m: {**facts, "classes": len(self._public.classes)} for m, facts in self.facts.items()}
 
     @cached_property
+    def answers(self) -> Mapping[str, int]:
+        """Number of answers to the server's pairs by split: in splits of the public pairs' set, if it has answers.
+
+        In a declared set all pairs count as answered.
+        """
+        splits = {data: next((k for k in sizes if "-" in k), "") for data, sizes in self.server_samples.items()}
+        pairs = {data: kind for data, kind in splits.items() if kind}
+        if PUBLIC not in pairs:
+            return {}
+        if not self._parts:
+            return {data: max(self.facts[m]["classes"] for m in kind.split("-")) for data, kind in pairs.items()}
+        public = self._part(PUBLIC, pairs[PUBLIC])
+        if "answer" not in public.arrays:
+            return {}
+        same = [data for data, kind in pairs.items() if self._part(data, kind).dataset == public.dataset]
+        return dict.fromkeys(same, len(public.classes))
+
+    @cached_property
     def client_group(self) -> Integers:
         """Group index [clients]: clients with equal kind and sample counts by pattern, and so with equal costs.
 

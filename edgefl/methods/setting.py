@@ -172,6 +172,8 @@ class Setting:
     """What the data fix about a tower: channels, size, vocabulary, classes, ..."""
     public: Mapping[str, int] = field(default_factory=dict)
     """Number of public samples by pattern."""
+    answers: Mapping[str, int] = field(default_factory=dict)
+    """Number of answers to choose from, by the server's splits whose pairs have answers, as the public ones have."""
     aggregation: AggregationOptions = MEAN
     """The ``aggregation`` section."""
     fold: int = 1000

@@ -461,11 +461,14 @@ def compared_split(runs: Sequence[RunSummary]) -> str:
     return next((run.metrics_split for run in runs if run.finished), runs[0].metrics_split)
 
 
-def evaluation_of(run: Run, samples: Samples) -> EvaluationFacts:
-    """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples."""
+def evaluation_of(run: Run, samples: Samples, scored: Mapping[str, Any] | None = None) -> EvaluationFacts:
+    """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples.
+
+    ``scored`` are descriptions of the models that are evaluated for each kind, by default its own.
+    """
     evaluation = run.settings.evaluation
     splits = dict.fromkeys((evaluation.split, evaluation.final))
-    chance = {split: _chance(run.models, evaluation, samples.get(split, {})) for split in splits}
+    chance = {split: _chance(scored or run.models, evaluation, samples.get(split, {})) for split in splits}
     return EvaluationFacts(samples=samples, chance=chance)
 
 

@@ -279,6 +279,7 @@ def _setting(
         scenario.model,
         federation.facts,
         federation.server_samples.get("public", {}),
+        answers=federation.answers,
         fold=scenario.evaluation.fold,
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},

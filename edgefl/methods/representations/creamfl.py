@@ -108,7 +108,7 @@ class CreamFL(Exchange):
             if self.server == "federated":
                 if self.clients == "private":
                     raise ValueError("server: federated averages the clients' models, so clients can't be private")
-                for field in ("model", "order", "server_epochs"):
+                for field in ("model", "order", "server_epochs", "server_task"):
                     if getattr(self, field) != type(self).model_fields[field].default:
                         raise ValueError(f"{field} applies to server: own only, but server is federated")
             if not self.has_averaged_models and not self.pairs_contribute:

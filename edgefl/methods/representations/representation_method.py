@@ -22,12 +22,16 @@ from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.work import Item, Pass, Payload, Work
+from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.torch_device import threads
 from edgefl.work.training_options import OwnTraining
 from edgefl.work.update import Update
 
 SERVER = "server"
 """The kind of the server's own model, and the first part of its addresses."""
+
+PUBLIC = "public"
+"""The split of the public samples."""
 
 CONTRIBUTED = "table/contributed"
 """For each modality, whether a client sent representations in the last round: 1 or 0."""
@@ -59,6 +63,11 @@ class Exchange(Method):
         )
         server_epochs: NonNegativeInt = Field(
             1, description="epochs per round in which the server trains on the public pairs"
+        )
+        server_task: Literal["retrieve", "classify"] = Field(
+            "retrieve",
+            description="what the server's own model learns of the public pairs: which belong together (retrieve), or "
+            "answers to questions, by a classifier of both representations (classify); model.fusion has its layers",
         )
         server_training: OwnTraining | None = Field(
             None,
@@ -119,9 +128,17 @@ class Exchange(Method):
                 f"the server's own text tower reads {model.tokens} tokens, but public texts have the clients' "
                 f"{setting.model.tokens}: set method.model.text.tokens to {setting.model.tokens}"
             )
-        checkpointing = setting.training.checkpointing
-        described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
-        return Kind(SERVER, self.modalities, "retrieve", described, model.weights, vectors=model.vectors)
+        task, facts, extras = options.server_task, setting.facts, tuple[str, ...]()
+        if task == "classify":
+            if PUBLIC not in setting.answers:
+                raise MethodError(
+                    "method.server_task: classify learns answers, and the public pairs have none: set "
+                    "data.source.public to a set that has, such as vqa-3000"
+                )
+            facts = {m: {**each, "classes": setting.answers[PUBLIC]} for m, each in facts.items()}
+            extras = ("target",)
+        described = models.describe(model, self.modalities, task, facts, checkpointing=setting.training.checkpointing)
+        return Kind(SERVER, self.modalities, task, described, model.weights, extras=extras, vectors=model.vectors)
 
     @property
     def contributors(self) -> list[str]:
@@ -191,8 +208,12 @@ class Exchange(Method):
         return replace(work, passes=tuple(passes))
 
     def supervised_passes(self) -> list[Pass]:
-        """The server's training epochs on the pairs."""
-        return [self.public_pass("contrast", self.modalities)] * self.options.server_epochs
+        """The server's training epochs on the pairs, or on their answers."""
+        if self.server.task == "classify":
+            pass_ = self.public_pass("classify", self.modalities, also=list(self.server.extras))
+        else:
+            pass_ = self.public_pass("contrast", self.modalities)
+        return [pass_] * self.options.server_epochs
 
     def distillation_works(
         self,
@@ -220,8 +241,18 @@ class Exchange(Method):
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """Evaluates the server's own model by retrieval, whatever the kind."""
-        return self.side.evaluate(self.server.name, split)
+        """Evaluates the server's own model by its task, whatever the kind."""
+        work = self.side.evaluate(self.server.name, split)
+        if self.options.server_task == "retrieve" or split == HELD_OUT:
+            return work
+        if split not in self.setting.answers:
+            raise MethodError(
+                f"method.server_task: classify is scored by answers, and pairs of the {split} split aren't of the "
+                "public pairs' set: name it as data.source.test too, with evaluation.split: test"
+            )
+        # all of them: without a number, as many as retrieval ranks
+        passes = (replace(p, args=cast(StepArgs, {**p.args, "samples": None})) for p in work.passes)
+        return replace(work, passes=tuple(passes))
 
     # updates ----------------------------------------------------------------------------------------------------
 
