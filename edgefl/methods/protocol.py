@@ -256,6 +256,8 @@ class Method:
         """
         asked: Callable[..., Work] = self.work
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
+        if self.setting.training.note_gradients:
+            work = replace(work, optimizer={**work.optimizer, "note_gradients": True})
         personal = self.options.personal
         if self.setting.kinds[kind].fixed_parameters():
             work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))

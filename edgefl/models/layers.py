@@ -6,11 +6,12 @@ order.  A layer of several parts has as many rows of each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
+from edgefl.models.model import TowerDescription
 
 BlockLayers = Mapping[str, tuple[str, ...]]
 """Layers of a block by name, and the parts that they have."""
@@ -44,4 +45,16 @@ def block_layers(tower: str) -> BlockLayers:
                     f"tower {tower}: block_layers[{layer!r}] has no part {part!r}{suggestion(part, parts)}"
                 )
     found: BlockLayers = layers
+    return found
+
+
+def attention_outputs(towers: Mapping[str, TowerDescription], names: Iterable[str]) -> dict[str, str]:
+    """Those of these parameters that are weights of a projection after attention, with their blocks: image.blocks.3."""
+    known = {tower: block_layers(described["tower"]) for tower, described in towers.items() if "tower" in described}
+    found = {}
+    for name in names:
+        tower, _, rest = name.partition(".blocks.")
+        index, _, layer = rest.partition(".")
+        if layer.endswith(".weight") and "proj" in known.get(tower, {}).get(layer.removesuffix(".weight"), ()):
+            found[name] = f"{tower}.blocks.{index}"
     return found

@@ -212,7 +212,8 @@ class TrainingRecord(MeasuredRecord):
     """What a client's training gave beside its update: measurements, and metrics that its steps wrote."""
 
     metrics: Annotated[Mapping[str, float | None], Keys("METRIC")] | Maybe = UNSET
-    """What the steps of the client's work wrote (`ctx.metrics`), if they wrote some; `null` where it isn't finite"""
+    """What the steps of the client's work wrote (`ctx.metrics`), if they wrote some, and with `training.note_gradients`
+    the norms `gradient[TOWER.blocks.N]`; `null` where it isn't finite"""
 
 
 class FlightRecord(Planned, TrainingRecord, FlightOutcome):

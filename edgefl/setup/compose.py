@@ -23,8 +23,10 @@ from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
+from edgefl.methods.fedcola.stacks import WORKING
 from edgefl.methods.setting import tensors_of
 from edgefl.models import adapters, dtypes, quantised
+from edgefl.models.layers import attention_outputs
 from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import Planner
@@ -311,6 +313,8 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
     _check_trained(scenario, works)
     if scenario.training.loss_chunk:
         _check_chunks(scenario, setting, works)
+    if scenario.training.note_gradients:
+        _check_noted(scenario, setting)
     return method
 
 
@@ -350,6 +354,19 @@ def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -
             f"{kind} clients train by {registry.describe_part('step', step)}, whose loss is computed as a whole: "
             "chunks of tokens are for the task next-token and its step; leave loss_chunk out",
         )
+
+
+def _check_noted(scenario: Scenario, setting: Setting) -> None:
+    """Raise ScenarioError for a tower of which no block trains an attention output that is known by its name."""
+    for kind in setting.kinds.values():
+        towers = kind.model["towers"]
+        noted = {block.partition(".")[0] for block in attention_outputs(towers, kind.trainable()).values()}
+        for tower in (tower for tower in towers if tower not in noted):
+            raise scenario.error(
+                ("training", "note_gradients"),
+                f"{kind.name} clients train no attention output of the blocks of {tower} "
+                f"({towers[tower].get('tower', tower)}); allowed: {WORKING}; without an adapter, which freezes them",
+            )
 
 
 def _first_works(method: Method) -> list[Work]:

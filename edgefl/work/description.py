@@ -275,6 +275,7 @@ class OptimizerSettings(TypedDict, total=False):
     clip: float
     step_in_backward: bool
     offload_states: bool
+    note_gradients: bool
     epsilon: float
     directions: int
     lr: float

@@ -32,7 +32,7 @@ _OR_NULL = WithJsonSchema({"anyOf": [*_NAMED["anyOf"], {"type": "null"}]})
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing",
-    "step_in_backward", "offload_states",
+    "step_in_backward", "offload_states", "note_gradients",
 )  # fmt: skip
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
 
@@ -173,6 +173,11 @@ class TrainingOptions(Fields):
         False,
         description="keep the optimizer's states in pinned memory of a GPU's host, and bring those of one parameter at "
         "a time to the GPU for its step; only with executor.device: cuda, and not with precision: float16",
+    )
+    note_gradients: bool = Field(
+        False,
+        description="clients record the norm of the gradient of each block's attention output, before clipping: the "
+        "mean over a round's updates; edgefl analyse --only gradients shows those of the last round of each stage",
     )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"

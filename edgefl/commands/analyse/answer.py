@@ -83,11 +83,29 @@ class GradientRow(OfPart):
     """`norm` / `weights`; `null` where the weights are 0"""
 
 
+class StageGradient(OfPart):
+    """The gradient of a block's attention output in the last round of a stage (`training.note_gradients`)."""
+
+    kind: str
+    """Kind of client"""
+    stage: int
+    """Stage that the clients trained"""
+    clients: Clients
+    """Clients that trained the block"""
+    norm: float
+    """Norm of the gradient, mean over their updates and over them"""
+    relative: float | None
+    """`norm` over that of the tower's last block, in the same stage if it trains there, else in its last; `null` if
+    that is 0"""
+
+
 class Gradients(Record):
-    """Norms of gradients at the final weights."""
+    """Norms of gradients."""
 
     rows: Sequence[GradientRow]
-    """By kind, tower and part"""
+    """At the final weights, by kind, tower and part"""
+    stages: Sequence[StageGradient]
+    """While the run trained, by kind, tower, stage and block; empty if it noted none"""
 
 
 class DriftWithin(OfPart):

@@ -21,6 +21,11 @@ def analysis_chart(result: Analysis) -> Chart:
     if result.gradients:
         rows = result.gradients.rows
         panels += _over_parts("gradient norm", rows, lambda row: row.norm, lambda row: str(row.kind), log=True)
+        first = {(row.kind, row.tower, row.part): row for row in reversed(result.gradients.stages)}
+        panels += _over_parts(
+            "gradient over the last block's, at a block's first stage", [*reversed(first.values())],
+            lambda row: row.relative, lambda row: str(row.kind), log=True,
+        )  # fmt: skip
     if result.drift:
         within, between = result.drift.within, result.drift.between
         panels += _over_parts("consistency", within, lambda row: row.consistency, lambda row: str(row.kind), least=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from edgefl.commands.analyse.answer import (
     Drift,
     DriftBetween,
     Gaps,
-    GradientRow,
+    Gradients,
     MatchingRow,
     OfPart,
     Shapley,
@@ -61,7 +62,7 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
     if result.shapley:
         _print_values(console, result.shapley)
     if result.gradients:
-        _print_gradients(console, result.gradients.rows)
+        _print_gradients(console, result.gradients)
     if result.drift:
         _print_drift(console, result.drift)
     if result.matching:
@@ -119,13 +120,20 @@ def _print_parts(
     print_section(console, title, table, note)
 
 
-def _print_gradients(console: Console, rows: Sequence[GradientRow]) -> None:
-    count = max((row.clients for row in rows), default=0)
+def _print_gradients(console: Console, result: Gradients) -> None:
+    count = max((row.clients for row in result.rows), default=0)
     _print_parts(
-        console, "Gradient norm (and its ratio to the norm of the weights)", rows, lambda row: row.kind,
+        console, "Gradient norm (and its ratio to the norm of the weights)", result.rows, lambda row: row.kind,
         lambda row: f"{_number(row.norm)} ({or_dash(_number, row.relative)})",
         f"Norm of the mean gradient of a local epoch at the final weights, averaged over up to {count} clients.",
     )  # fmt: skip
+    if result.stages:
+        _print_parts(
+            console, "Gradient of the attention output at each stage (and its ratio to the last block's)",
+            [replace(row, part=f"{row.part}, stage {row.stage}") for row in result.stages], lambda row: row.kind,
+            lambda row: f"{_number(row.norm)} ({or_dash(_number, row.relative)})",
+            "Mean norm over the updates of a stage's last round, and over its clients.",
+        )  # fmt: skip
 
 
 def _pair(row: DriftBetween) -> str:

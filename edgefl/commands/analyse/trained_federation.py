@@ -21,12 +21,14 @@ from edgefl.commands.analyse.answer import (
     GradientRow,
     Gradients,
     MatchingRow,
+    StageGradient,
 )
 from edgefl.errors import RunError
 from edgefl.methods import Method, ServerState
 from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
+from edgefl.records.clients import FlightRecord
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import Round
 from edgefl.runs import Run, checkpoints
@@ -56,6 +58,7 @@ class Trained:
     """
 
     scenario: Scenario
+    run: Run
     setup: Setup
     state: ServerState
     kept: Mapping[int, Mapping[str, Tensor]]
@@ -78,7 +81,7 @@ class Trained:
         (last,) = deque(run.read(Round), maxlen=1)
         part, schedule = last.scored_part, setup.schedule
         scored = schedule.stage(schedule.rounds) if part is UNSET else schedule.offered[part - 1]
-        return cls(scenario, setup, ServerState.from_tensors(run.weights()), kept, node, scored)
+        return cls(scenario, run, setup, ServerState.from_tensors(run.weights()), kept, node, scored)
 
     def largest_clients(self, kind: str, count: int) -> list[int]:
         """The ``count`` clients of a kind with the most samples; of equal ones the first."""
@@ -201,7 +204,30 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
                     relative=norm / weight if weight else None,
                 )
             )
-    return Gradients(rows=rows)
+    return Gradients(rows=rows, stages=noted_gradients(trained.run))
+
+
+def noted_gradients(run: Run) -> list[StageGradient]:
+    """What clients noted in the last round in which they trained each block at each stage (LW-FedMML, Fig. 8)."""
+    noted: dict[tuple[str, str, int, int], dict[int, list[float]]] = {}
+    for flight in run.read(FlightRecord):
+        for name, norm in (flight.metrics or {}).items():
+            if name.startswith("gradient[") and norm is not None:
+                tower, _, block = part_of(name.removeprefix("gradient[").removesuffix("]"))
+                rounds = noted.setdefault((flight.kind, tower, flight.stage, block or 0), {})
+                rounds.setdefault(flight.round, []).append(norm)
+    last_noted = {at: noted[at][max(noted[at])] for at in sorted(noted, key=lambda at: at[1:])}
+    means, rows = {at: fmean(norms) for at, norms in last_noted.items()}, []
+    for (kind, tower, stage, block), norm in means.items():
+        last, _, its_stage = max((b, s == stage, s) for k, t, s, b in means if (k, t) == (kind, tower))
+        top = means[kind, tower, its_stage, last]
+        rows.append(
+            StageGradient(
+                kind=kind, tower=tower, part=f"block {block + 1}", stage=stage, norm=norm,
+                clients=len(last_noted[kind, tower, stage, block]), relative=norm / top if top else None,
+            )
+        )  # fmt: skip
+    return rows
 
 
 # --- drift -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 
 from edgefl.errors import MethodError
+from edgefl.models.layers import attention_outputs
 from edgefl.registry.part_fields import build_part
 from edgefl.work.description import OptimizerSettings, Pass, Work
 from edgefl.work.meter.meter import Meter, NoMeter, pausing_meter
@@ -73,7 +75,9 @@ class GradientTrainer:
     is scaled, and an update that overflows is skipped and not counted.  ``before`` is called before each update, with
     the unscaled gradients.  With ``step_in_backward`` a parameter is updated in the backward pass, as soon as its
     gradient is whole, and the gradient is freed.  With ``offload_states`` the states that are as large as parameters
-    lie in the memory of a GPU's host, and those of one parameter at a time are on the GPU, for its step.
+    lie in the memory of a GPU's host, and those of one parameter at a time are on the GPU, for its step.  With
+    ``note_gradients`` the metrics ``gradient[<tower>.blocks.<index>]`` are norms of the gradient of each block's
+    attention output: means over the updates, of gradients that are unscaled and not clipped.
     """
 
     def __init__(self, ctx: Context):
@@ -89,6 +93,9 @@ class GradientTrainer:
         groups = self.optimizer.param_groups if self.in_backward or self.offloads else ()
         self._alone = [(p, {**group, "params": [p]}) for group in groups for p in group["params"]]
         self._hosts: dict[tuple[Tensor, str], Tensor] = {}
+        noted = attention_outputs(work.model["towers"], ctx.trained) if self.settings.get("note_gradients") else {}
+        self._noted = {ctx.trained[name]: f"gradient[{block}]" for name, block in noted.items()}
+        self._counts = Counter[str]()
 
     def scale_rates(self, factor: float) -> None:
         """Set every group's learning rate to that of the first local epoch, times ``factor``."""
@@ -161,6 +168,8 @@ class GradientTrainer:
         """Update the one parameter of a group, whose gradient is whole, and free the gradient."""
         self.optimizer.param_groups = [group]
         with meter.aside("optimizer"):
+            if self.in_backward:
+                self._note(self._norms([parameter]))
             if self.offloads:
                 self._bring(parameter)
             self.optimizer.step()
@@ -199,11 +208,12 @@ class GradientTrainer:
         skipped = False
         meter.enter("optimizer")
         clip = self.settings.get("clip")
-        if self.scaler is not None and (clip or self.before):
+        if self.scaler is not None and (clip or self.before or self._noted):
             self.scaler.unscale_(self.optimizer)
         if self.before:
             with torch.no_grad():
                 self.before()
+        norms = self._norms(self._noted)
         if clip:
             # explicit, because torch's default differs between real and fake tensors
             foreach = self.settings.get("implementation") != "for-loop"
@@ -232,6 +242,19 @@ class GradientTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.pending = 0
         self.ctx.updates += not skipped
+        if not skipped:
+            self._note(norms)
+
+    def _norms(self, parameters: Iterable[Tensor]) -> dict[str, Tensor]:
+        """The L2 norm of the gradient of each of these parameters that is noted, by metric."""
+        noted = {self._noted[p]: p.grad for p in parameters if p in self._noted and p.grad is not None}
+        return {name: torch.linalg.vector_norm(grad, dtype=self.ctx.floating) for name, grad in noted.items()}
+
+    def _note(self, norms: Mapping[str, Tensor]) -> None:
+        """Take the norms of an update into the means."""
+        for name, norm in norms.items():
+            self._counts[name] += 1
+            self.ctx.metrics.setdefault(name, torch.zeros_like(norm)).lerp_(norm, 1 / self._counts[name])
 
     def _has_overflowed(self, scaler: torch.amp.GradScaler) -> bool:
         """Whether the gradients had an infinity or a NaN, so that the scaler skipped the update."""

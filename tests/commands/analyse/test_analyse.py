@@ -157,6 +157,7 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
         json.dumps(found.to_data(), allow_nan=False)
     )
     assert (folder.parent / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert found["gradients"]["stages"] == [] and "attention output" not in text
     for row in (*found["gradients"]["rows"], *found["drift"]["within"]):
         assert row["clients"] == (2 if row["kind"] == "image" else 1)
     alone = [row for row in found["drift"]["within"] if row["kind"] == "image-text"]
@@ -193,6 +194,40 @@ def test_the_gradient_is_autograds_own(analysed: Any) -> None:
     (row,) = (r for r in found["gradients"]["rows"] if r["kind"] == "image" and r["part"] == "head")
     other, _ = gradient(trained, "image", 1, 1)
     assert row["norm"] == pytest.approx((_norm(mine, names) + _norm(other, names)) / 2)
+
+
+@pytest.mark.parametrize("schedule", ["layerwise", "progressive"])
+def test_what_clients_noted_is_told_of_the_last_round_of_each_stage(tiny: Tiny, tmp_path: Path, schedule: str) -> None:
+    tower = {"blocks": 2, "width": 16, "heads": 2}
+    scenario = tiny(
+        data={**tiny()["data"], "clients": {"image": 2, "text": 2}, "samples": 16, "size": 16},
+        model={"image": tower, "text": {**tower, "tokens": 12}},
+        training={"batch": 8, "note_gradients": True},
+        schedule={"name": schedule, "stages": 2, "rounds": 4},
+    )
+    found = edgefl.analyse(scenario, only=["gradients"], out=tmp_path / "out", figure=tmp_path / "figure.png")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "everybody" / "clients.jsonl").read_text().splitlines()]
+
+    def mean(kind: str, round: int, block: int) -> float:
+        name = f"gradient[{kind}.blocks.{block - 1}]"
+        norms = [line["metrics"][name] for line in lines if line["kind"] == kind and line["round"] == round]
+        assert len(norms) == 2
+        return sum(norms) / 2
+
+    expected = []
+    for kind in ("image", "text"):
+        trained = [(1, 2, 1), *([(2, 4, 1)] if schedule == "progressive" else []), (2, 4, 2)]
+        for stage, round, block in trained:
+            norm = mean(kind, round, block)
+            expected.append((kind, stage, f"block {block}", 2, norm, norm / mean(kind, 4, 2)))
+    rows = [(r.kind, r.stage, r.part, r.clients, r.norm, r.relative) for r in found.gradients.stages]
+    assert len({row[4] for row in rows}) == len(rows) == len(expected)
+    for row, own in zip(rows, expected, strict=True):
+        assert row == (*own[:4], pytest.approx(own[4]), pytest.approx(own[5]))
+    out = io.StringIO()
+    print_analysis(found, Console(file=out, width=100, no_color=True))
+    assert "Gradient of the attention output at each stage" in out.getvalue()
+    assert "block 2, stage 2" in out.getvalue() and (tmp_path / "figure.png").exists()
 
 
 def test_the_gradient_is_of_the_whole_loss_where_exits_teach_each_other(tiny: Callable[..., dict[str, Any]]) -> None:
