@@ -71,6 +71,21 @@ def players_of(scenario: Scenario) -> list[str]:
     return [kind for kind, n in scenario.data.clients.items() if n and kind not in scenario.round.leave_out]
 
 
+def chosen_players(given: Sequence[str], only: Sequence[str], kinds: Sequence[str]) -> Sequence[str]:
+    """The kinds that may be absent: all, or those that were given, one by one or several with commas.
+
+    Raises UnknownName for a kind that doesn't take part, RunError for one player or without Shapley values.
+    """
+    chosen = {name.strip() for each in given for name in each.split(",")}
+    if unknown := sorted(chosen - {*kinds}):
+        raise UnknownName("kind of clients", unknown[0], kinds)
+    if given and only and "shapley" not in only:
+        raise RunError("--players is only for shapley: add --only shapley")
+    if len(chosen) == 1:
+        raise RunError(f"players: {min(chosen)} alone has nobody to share with: name two kinds or more")
+    return [kind for kind in kinds if kind in chosen] or kinds
+
+
 def selected_analyses(only: Sequence[str], players: Sequence[str]) -> dict[str, str]:
     """The selected analyses, each with the reason why it doesn't apply, empty if it does.
 
@@ -95,14 +110,16 @@ def analysis_folder(out: Place | None, run: Run | None, scenario: Scenario) -> P
 
 
 def coalition_runs(
-    scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None
+    scenario: Scenario, players: Sequence[str], kinds: Sequence[str], seeds: int, folder: Path, run: Run | None
 ) -> list[tuple[int, str, tuple[str, Path, Scenario]]]:
     """Seed, coalition and ``(label, folder, scenario)`` of each run; for no seeds only the run with all kinds."""
     known = run.path if run is not None else None
     return [
         (seed, name, part)
         for seed in range(scenario.seed, scenario.seed + max(seeds, 1))
-        for name, part in zip(coalitions(players), parts_of(scenario, players, seed, folder, known), strict=True)
+        for name, part in zip(
+            coalitions(players, kinds), parts_of(scenario, players, kinds, seed, folder, known), strict=True
+        )
         if seeds or name == EVERYBODY
     ]
 

@@ -41,6 +41,7 @@ def made_analyses(
     setup: Setup,
     selected: Mapping[str, str],
     players: Sequence[str],
+    kinds: Sequence[str],
     *,
     folder: Path,
     must: bool,
@@ -57,12 +58,12 @@ def made_analyses(
     analysis = Analysis(scenario=scenario.name, method=scenario.method_name, run=None, folder=str(folder), skipped={})
     if clip is not None:
         clip[2].to(device_of(scenario.executor.devices[0]))
-        analysis = replace(analysis, gaps=gaps(clip, federation_of(scenario, on_message), players, on_message))
+        analysis = replace(analysis, gaps=gaps(clip, federation_of(scenario, on_message), kinds, on_message))
     if not runs:
         return analysis
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
-    alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
+    alike = [evaluated for _, evaluated in setup.evaluations(scenario.evaluation.final, last)]
     if metric is not None:
         metrics_of(done, metric, alike)
     skipped = {name: reason for name, reason in selected.items() if reason}
@@ -83,11 +84,11 @@ def made_analyses(
     return replace(
         analysis,
         run=str(done.path),
-        gradients=run_analysis("gradients", lambda trained: gradients(trained, players, clients, on_message)),
-        drift=run_analysis("drift", lambda trained: drift(trained, players, clients, on_message)),
+        gradients=run_analysis("gradients", lambda trained: gradients(trained, kinds, clients, on_message)),
+        drift=run_analysis("drift", lambda trained: drift(trained, kinds, clients, on_message)),
         matching=run_analysis(
-            "matching", lambda trained: matching(trained, players, scenario.evaluation.final, on_message)
+            "matching", lambda trained: matching(trained, kinds, scenario.evaluation.final, on_message)
         ),
-        shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
+        shapley=values_of(runs, players, kinds, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,
     )

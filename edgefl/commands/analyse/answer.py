@@ -50,7 +50,7 @@ class Shapley(Record):
     """Shapley values of the kinds of clients."""
 
     players: Sequence[str]
-    """The kinds that take part"""
+    """The kinds whose values these are; others that take part are in every coalition"""
     seeds: Sequence[int]
     """Seeds of the runs"""
     split: str

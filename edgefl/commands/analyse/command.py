@@ -48,6 +48,10 @@ def analyse(
     clients: Annotated[
         int, option("Clients of each kind whose gradients and updates are analysed: the largest.", "N", min=1)
     ] = 3,
+    players: Annotated[
+        Sequence[str],
+        option("Kinds whose Shapley values are computed; the others always take part. Default all.", "KIND,KIND"),
+    ] = (),
     metric: Annotated[
         str | None, option("Metric for Shapley values: image.accuracy, mean.accuracy; default all.", "KIND.NAME")
     ] = None,
@@ -87,6 +91,7 @@ def analyse(
     from edgefl.cells.needs import check
     from edgefl.commands.analyse.analysed_run import (
         analysis_folder,
+        chosen_players,
         coalition_runs,
         finished_runs,
         names_in,
@@ -118,21 +123,22 @@ def analyse(
     on_message = messages(on_progress)
     trains = set(names) != {"gaps"}
     run, scenario = run_and_scenario(given, overrides, trains=trains)
-    players = players_of(scenario)
-    clip = read_clip(None if encoder is None else Path(encoder), players) if "gaps" in names else None
-    selected = selected_analyses(names, players)
+    kinds = players_of(scenario)
+    chosen = chosen_players(players, names, kinds)
+    clip = read_clip(None if encoder is None else Path(encoder), kinds) if "gaps" in names else None
+    selected = selected_analyses(names, kinds)
     setup = check(scenario, on_message)
     check_matching(names, setup, scenario)
     folder = analysis_folder(out, run, scenario)
     seeds = seeds if selected.get("shapley") == "" else 0
-    parts = coalition_runs(scenario, players, seeds, folder, run) if trains else []
+    parts = coalition_runs(scenario, chosen, kinds, seeds, folder, run) if trains else []
     check_folders([part for _, _, part in parts], folder)
     make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs, address)
     runs, left = finished_runs(parts)
     if left:
         return ShardOfAnalysis(shard=shard, folder=str(folder), runs=len(parts), left=left)
     result = made_analyses(
-        runs, scenario, setup, selected, players,
+        runs, scenario, setup, selected, chosen, kinds,
         folder=folder, must=bool(names), clients=clients, metric=metric, clip=clip, on_message=on_message,
     )  # fmt: skip
     replace_file(folder / "analysis.json", json_text(result.to_data()))

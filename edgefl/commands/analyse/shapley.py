@@ -24,13 +24,16 @@ EVERYBODY, NOBODY = "everybody", "nobody"
 Coalition = frozenset[str]
 
 
-def coalitions(players: Sequence[str]) -> dict[str, Coalition]:
-    """Every subset of the kinds by its name, the largest first: everybody, ``image+text``, ..., nobody."""
+def coalitions(players: Sequence[str], kinds: Sequence[str] = ()) -> dict[str, Coalition]:
+    """Every subset of the players by who takes part, the largest first: everybody, ``image+text``, ..., nobody.
+
+    Those of ``kinds`` that are no players always take part.
+    """
     by_name: dict[str, Coalition] = {}
     for size in range(len(players), -1, -1):
-        for kinds in combinations(players, size):
-            whole = EVERYBODY if size == len(players) else NOBODY
-            by_name[whole if size in (0, len(players)) else "+".join(kinds)] = frozenset(kinds)
+        for members in combinations(players, size):
+            present = "+".join(kind for kind in kinds or players if kind in members or kind not in players)
+            by_name[EVERYBODY if size == len(players) else present or NOBODY] = frozenset(members)
     return by_name
 
 
@@ -102,14 +105,14 @@ def make_runs(
 
 
 def parts_of(
-    scenario: Scenario, players: Sequence[str], seed: int, folder: Path, known: Path | None
+    scenario: Scenario, players: Sequence[str], kinds: Sequence[str], seed: int, folder: Path, known: Path | None
 ) -> list[tuple[str, Path, Scenario]]:
     """The runs for one seed: every coalition in its folder, but that of all kinds in ``known`` if it is given."""
     first = seed == scenario.seed
     base = folder if first else folder / f"seed-{seed}"
     parts = []
-    for name, kinds in coalitions(players).items():
-        left_out = [kind for kind in players if kind not in kinds]
+    for name, members in coalitions(players, kinds).items():
+        left_out = [kind for kind in players if kind not in members]
         label = name if first else f"{name},seed={seed}"
         run_folder = known if known is not None and first and name == EVERYBODY else base / name
         parts.append((label, run_folder, without(scenario, left_out, seed, empty=name == NOBODY)))
@@ -138,13 +141,17 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
 
 
 def values_of(
-    runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], metric: str | None, alike: Sequence[Sequence[str]]
+    runs: Mapping[int, Mapping[str, Run]],
+    players: Sequence[str],
+    present: Sequence[str],
+    metric: str | None,
+    alike: Sequence[Sequence[str]],
 ) -> Shapley:
     """Shapley values from ``{seed: {coalition: run}}``: means over seeds, and standard deviations of several.
 
     ``lost`` is the value of all kinds minus that of all others; ``alone`` that of the kind alone minus that of none.
     """
-    subsets = coalitions(players)
+    subsets = coalitions(players, present)
     measures = ("shapley", "lost", "alone")
     rows = []
     for kinds, name in metrics_of(next(iter(runs.values()))[EVERYBODY], metric, alike):

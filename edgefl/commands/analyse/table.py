@@ -75,21 +75,22 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
 
 def _print_values(console: Console, result: Shapley) -> None:
     players = result.players
-    table = new_table("metric", "nobody", "everybody", "", *players, left=(0, 3))
+    everybody, *_, least = result.rows[0].values if result.rows else ("everybody", "nobody")
+    table = new_table("metric", least, everybody, "", *players, left=(0, 3))
     for row in result.rows:
-        ends = [f"{row.values[name]:.3f}" for name in ("nobody", "everybody")]
+        ends = [f"{row.values[name]:.3f}" for name in (least, everybody)]
         for index, (name, title) in enumerate(MEASURES.items()):
             head = [metric_words(row), *ends] if index == 0 else ["", "", ""]
             values = (row.players[player] for player in players)
             table.add_row(
                 *head, title, *(_format_signed(getattr(value, name), getattr(value, f"{name}_std")) for value in values)
             )
-    seeds = len(result.seeds)
+    seeds, none = len(result.seeds), least == "nobody"
     print_section(
         console, f"Contribution of each client kind to the metrics ({result.split} split)", table,
-        "everybody: all kinds take part.  nobody: no client takes part.\n"
-        "Shapley: mean gain by a kind over all orders of joining; the values add up to everybody - nobody.\n"
-        "lost: everybody - all other kinds.  alone: the kind by itself - nobody."
+        f"everybody: all kinds take part.  {least}: {'no client takes' if none else 'only these take'} part.\n"
+        f"Shapley: mean gain by a kind over all orders of joining; the values add up to everybody - {least}.\n"
+        f"lost: everybody - all other kinds.  alone: the kind {'by itself' if none else 'beside these'} - {least}."
         + (f"\nMeans and standard deviations of {seeds} seeds." if seeds > 1 else ""),
     )  # fmt: skip
 

@@ -86,6 +86,13 @@ def test_every_subset_has_a_name() -> None:
     assert list(coalitions(["image"])) == ["everybody", "nobody"]
 
 
+def test_kinds_that_are_no_players_are_in_every_coalition() -> None:
+    named = coalitions(["image", "text"], ["image", "image-text", "text"])
+    assert named == {
+        "everybody": {"image", "text"}, "image+image-text": {"image"}, "image-text+text": {"text"}, "image-text": set()
+    }  # fmt: skip
+
+
 def test_who_is_left_out_is_a_kind_of_the_scenario(tiny: Tiny) -> None:
     with pytest.raises(ScenarioError, match="round.leave_out: there are no 'images' clients; did you mean 'image'"):
         load(tiny(round={"leave_out": ["images"]}))
@@ -275,6 +282,9 @@ def test_runs_are_found_again(analysed: Any, small: dict[str, Any], tmp_path: Pa
         ({"only": ["shapley"], "overrides": ["data.clients.image-text=0"]}, "there is one kind of clients, image"),
         ({"figure": "a.gif"}, "its name ends in .gif"),
         ({"seeds": 0}, "seeds must be 1 or more, not 0"),
+        ({"players": ["image,txt"]}, "unknown kind of clients 'txt'"),
+        ({"players": ["image-text"]}, "players: image-text alone has nobody to share with: name two kinds or more"),
+        ({"players": ["image,image-text"], "only": ["drift"]}, "--players is only for shapley"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_runs(
@@ -284,6 +294,35 @@ def test_what_makes_no_sense_is_said_before_anything_runs(
         edgefl.analyse(small, out=tmp_path / "none", **change)
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
     assert not (tmp_path / "none").exists()
+
+
+def test_two_players_share_by_a_closed_form(tiny: Tiny, tmp_path: Path) -> None:
+    """FedCola's: pairs are in every coalition, and phi_image = ((v(i) - v(none)) + (v(i, t) - v(t))) / 2."""
+    tower = {"blocks": 1, "width": 16, "heads": 2}
+    scenario = tiny(
+        data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}, "samples": 16, "size": 16},
+        model={"image": tower, "text": {**tower, "tokens": 12}},
+        method={"name": "fedcola", "complementary": "none", "collaborate": "attention", "compensation": False},
+        schedule={"name": "end-to-end", "rounds": 1},
+    )
+    found = edgefl.analyse(scenario, only=["shapley"], players=["text", "image"], out=tmp_path / "out")
+    names = ("everybody", "image+image-text", "text+image-text", "image-text")
+    assert found.shapley.players == ["image", "text"]
+    for row in found.shapley.rows:
+        assert tuple(row.values) == names
+        scores = {name: edgefl.read_run(tmp_path / "out" / name).result.metrics[row.kind][row.metric] for name in names}
+        both, image, text, none = (scores[name] for name in names)
+        assert row.players["image"].shapley == pytest.approx(((image - none) + (both - text)) / 2)
+        assert row.players["text"].shapley == pytest.approx(((text - none) + (both - image)) / 2)
+        assert row.players["image"].alone == pytest.approx(image - none)
+    assert any(len(set(row.values.values())) > 1 for row in found.shapley.rows)
+    value = dict(zip(coalitions(["image", "text"]).values(), (91.96, 84.5, 85.9, 81.08), strict=True))
+    assert shapley(value, ["image", "text"]) == pytest.approx(
+        {"image": ((84.5 - 81.08) + (91.96 - 85.9)) / 2, "text": ((85.9 - 81.08) + (91.96 - 84.5)) / 2}
+    )
+    out = io.StringIO()
+    print_analysis(found, Console(file=out, width=100, no_color=True))
+    assert "image-text: only these take part" in out.getvalue()
 
 
 def test_only_a_finished_run_is_analysed(analysed: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
