@@ -57,8 +57,8 @@ def test_a_folder_with_something_else_says_what_was_looked_for(read, tmp_path):
     write(tmp_path / "news.txt", "")
     with pytest.raises(
         DataError,
-        match=r"ag-news: looked for train.csv and test.csv .*; found news.txt: missing train.csv \(120,000 texts\), test.csv \(7,600 "
-        r"texts\); get it from http",
+        match=r"ag-news: looked for train.csv and test.csv .*; found news.txt: missing train.csv \(120,000 texts\), "
+        r"test.csv \(7,600 texts\); get it from http",
     ):
         read("ag-news", tmp_path)
     with pytest.raises(DataError, match=r"mtsamples: .*, which data.folders names, is a file, not a folder"):
