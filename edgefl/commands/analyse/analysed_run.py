@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 USUAL = ("shapley", "gradients", "drift", "matching")
 """Names of the analyses that are made unless some are named."""
 ANALYSES = (*USUAL, "gaps")
-"""Names of all analyses."""
+"""Names of all analyses: gaps needs an encoder, so it is made only if it is named."""
 
 
 def names_in(only: Sequence[str]) -> list[str]:

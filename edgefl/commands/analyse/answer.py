@@ -100,7 +100,7 @@ class StageGradient(OfPart):
 
 
 class Gradients(Record):
-    """Norms of gradients."""
+    """Norms of gradients: at the final weights, and those that clients noted while they trained."""
 
     rows: Sequence[GradientRow]
     """At the final weights, by kind, tower and part"""
@@ -177,11 +177,11 @@ class Gap(Record):
     modality: str
     """`image` or `text`: the kind of the clients that have this modality alone"""
     set: str
-    """Their data set"""
+    """Name of the data set of these clients"""
     samples: int
-    """Different pictures, or texts, of theirs"""
+    """Different pictures, or texts, that these clients hold"""
     pair_samples: int
-    """Those of the clients with pairs"""
+    """Different pictures, or texts, that the clients with pairs hold"""
     gap: float
     """Norm of the difference of the two mean features, which aren't normalised"""
 

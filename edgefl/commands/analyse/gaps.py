@@ -59,8 +59,8 @@ def read_clip(folder: Path | None, kinds: Sequence[str]) -> Clip:
 
 
 @torch.no_grad()
-def mean_feature(clip: Clip, federation: Federation, kind: str, modality: str) -> tuple[Tensor, int]:
-    """The mean feature ``[dim]`` in float64 of what clients of a kind hold of a modality, and the number of samples.
+def mean_feature(clip: Clip, federation: Federation, kind: str, modality: str) -> tuple[Tensor, int, str]:
+    """The mean feature ``[dim]`` in float64 of what clients of a kind hold of a modality, of how many samples, and set.
 
     A picture with several captions counts once, and CLIP cuts long texts.  Raises RunError if no client has any.
     """
@@ -87,7 +87,7 @@ def mean_feature(clip: Clip, federation: Federation, kind: str, modality: str) -
             given = tokenizer(said, padding="max_length", truncation=True, max_length=most, return_tensors="pt")
             read = model.text_projection(model.text_model(**given.to(model.device)).pooler_output)
         total = total + read.double().sum(0)
-    return total / len(places), len(places)
+    return total / len(places), len(places), part.dataset
 
 
 def gaps(clip: Clip, federation: Federation, kinds: Sequence[str], tell: Callable[[str], None]) -> Gaps:
@@ -95,7 +95,8 @@ def gaps(clip: Clip, federation: Federation, kinds: Sequence[str], tell: Callabl
     rows = []
     for modality, pairs in pairs_of(kinds).items():
         tell(f"CLIP features of {modality} and {pairs} clients")
-        (own, samples), (other, paired) = (mean_feature(clip, federation, k, modality) for k in (modality, pairs))
-        name, gap = federation.held_rows(modality, modality)[0].dataset, float(torch.linalg.vector_norm(own - other))
+        own, samples, name = mean_feature(clip, federation, modality, modality)
+        other, paired, _ = mean_feature(clip, federation, pairs, modality)
+        gap = float(torch.linalg.vector_norm(own - other))
         rows.append(Gap(modality=modality, set=name, samples=samples, pair_samples=paired, gap=gap))
     return Gaps(rows=rows, total=fsum(row.gap for row in rows))

@@ -30,9 +30,6 @@ from edgefl.work.update import Update
 SERVER = "server"
 """The kind of the server's own model, and the first part of its addresses."""
 
-PUBLIC = "public"
-"""The split of the public samples."""
-
 CONTRIBUTED = "table/contributed"
 """For each modality, whether a client sent representations in the last round: 1 or 0."""
 
@@ -130,12 +127,12 @@ class Exchange(Method):
             )
         task, facts, extras = options.server_task, setting.facts, tuple[str, ...]()
         if task == "classify":
-            if PUBLIC not in setting.answers:
+            if "public" not in setting.answers:
                 raise MethodError(
                     "method.server_task: classify learns answers, and the public pairs have none: set "
                     "data.source.public to a set that has, such as vqa-3000"
                 )
-            facts = {m: {**each, "classes": setting.answers[PUBLIC]} for m, each in facts.items()}
+            facts = {m: {**each, "classes": setting.answers["public"]} for m, each in facts.items()}
             extras = ("target",)
         described = models.describe(model, self.modalities, task, facts, checkpointing=setting.training.checkpointing)
         return Kind(SERVER, self.modalities, task, described, model.weights, extras=extras, vectors=model.vectors)
