@@ -1,11 +1,14 @@
-"""Make the tables and figures of docs/evidence/papers again, and say which cells differ from the committed ones.
+"""Make the tables of docs/evidence/papers again and compare them with the committed ones, or train a published table.
 
     python tools/papers.py                              the pages, and how long each takes
     python tools/papers.py fedcola-colayer --out tables
     python tools/papers.py --all --out tables [--train]
+    python tools/papers.py train                        the published tables
+    python tools/papers.py train fedcola-t1 --data DIR --dry
+    python tools/papers.py train fedcola-t1 --data DIR --out runs/tables [--rows ROW ROW]
 
-A repeated command goes on where an interrupted one was.  Exit codes: 1 if a table differs or could not be made, 2 for
-an error in the call.
+A repeated command goes on where an interrupted one was.  Exit codes: 1 if a table differs or could not be made or
+trained, 2 for an error in the call.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ from tools.program import add_form, print_answer, program
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """List the pages, make those that are named, or train a table; the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return train(arguments[1:]) if arguments[:1] == ["train"] else make(arguments)
+
+
+def make(arguments: list[str]) -> int:
     """List the pages, or make those that are named; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a page of docs/evidence/papers; none: list the pages")
@@ -40,6 +49,33 @@ def main(arguments: list[str] | None = None) -> int:
         result = papers(given.names, out=given.out, train=given.train, on_progress=on_progress)
         print_answer(result, given.form, print_papers)
         return 0 if result.equal else 1
+
+
+def train(arguments: list[str]) -> int:
+    """List the published tables, or train one; the exit code."""
+    parser = argparse.ArgumentParser(prog="papers.py train", description="Train the rows of a published table.")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="a published table; none: list the tables")
+    parser.add_argument("--rows", nargs="+", default=(), metavar="ROW", help="its rows; default: all that can be run")
+    parser.add_argument("--data", metavar="DIR", help="folder with a folder for each data set; default: $EDGEFL_DATA")
+    parser.add_argument("-o", "--out", default="runs/tables", metavar="DIR", help="folder for the runs of all tables")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides", help="a change of every row"
+    )
+    add_form(parser)
+    given = parser.parse_args(arguments)
+    with program("repeat the command to continue") as on_progress:
+        from tools.paper_tables.printed import print_scores, print_table_list
+        from tools.paper_tables.published_tables import list_tables
+        from tools.paper_tables.training_tables import train_table
+
+        if given.table is None:
+            print_answer(list_tables(), given.form, print_table_list)
+            return 0
+        result = train_table(
+            given.table, given.rows, data=given.data, out=given.out, overrides=given.overrides, on_progress=on_progress
+        )
+        print_answer(result, given.form, print_scores)
+        return result.exit_code
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def test_an_unknown_table_or_row_is_told_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'fedcola-t1'"):
         table_of("fedcola-1")
     with pytest.raises(UnknownName, match="did you mean 'complementary'"):
-        rows_of("fedcola-t2", ["complementry"])
+        rows_of(table_of("fedcola-t2")[1], ["complementry"])
     with pytest.raises(EdgeflError, match="paper 'fedcolla' does not exist|fedcolla"):
         published("fedcolla")
-    assert rows_of("fedcola-t2", ["compensation", "none"]) == ["none", "compensation"]
+    assert rows_of(table_of("fedcola-t2")[1], ["compensation", "none"]) == ["none", "compensation"]

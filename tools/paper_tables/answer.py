@@ -1,4 +1,4 @@
-"""The answers of ``tools/papers.py``: the pages that can be made again, and their tables beside those committed."""
+"""The answers of ``tools/papers.py``: pages made again, beside those committed, and published tables."""
 
 from __future__ import annotations
 
@@ -115,3 +115,97 @@ class Papers(Answer):
     """Number of tables by status"""
     equal: bool
     """Whether no table differs and no page failed; otherwise the exit code is 1"""
+
+
+# --- tables that are trained -----------------------------------------------------------------------------------------
+
+
+class ScoredCell(Record):
+    """A printed score beside edgefl's, both in per cent."""
+
+    metric: str
+    """The title of the cell"""
+    published: float | None
+    """What the paper prints; `null` where it draws a curve without numbers"""
+    own: float | None
+    """What the run gave; `null` if it has no such score"""
+    difference: float | None
+    """Own - published"""
+
+
+class ScoredRow(Record):
+    """A row that was trained."""
+
+    row: str
+    """Its name"""
+    label: str
+    """Its name, with the sizes of data sets that aren't the paper's"""
+    folder: str
+    """The folder of its run, which rows with the same scenario share"""
+    failed: str | None
+    """Why its run has no scores; `null` if it ended well"""
+    cells: Sequence[ScoredCell]
+    """Its cells"""
+
+
+class PublishedTable(Answer):
+    """A published table, and what is to be known beside its cells."""
+
+    table: str
+    """Its name"""
+    title: str
+    """What it shows"""
+    paper: str
+    """The paper"""
+    where: str
+    """Its number there"""
+    metrics: Annotated[Mapping[str, str], Keys("TITLE")]
+    """edgefl's names of the scores, by title"""
+    assumed: Sequence[str]
+    """What is edgefl's choice, because the paper is silent"""
+    code: Sequence[str]
+    """What only the authors' public code states"""
+    slips: Sequence[str]
+    """Where the paper contradicts itself"""
+    left: Annotated[Mapping[str, str], Keys("ROW")]
+    """Why rows can't be run"""
+    costs: str
+    """The page of docs/evidence/papers with the table's costs; empty if there is none"""
+
+
+class ScoredTable(PublishedTable):
+    """A published table with the scores of edgefl's runs."""
+
+    folder: str
+    """The folder with the runs"""
+    rows: Sequence[ScoredRow]
+    """A row"""
+    then: Sequence[str]
+    """What is typed after the runs"""
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a run has no scores."""
+        return int(any(row.failed for row in self.rows))
+
+
+class ListedTable(Record):
+    """A published table that can be trained."""
+
+    table: str
+    """Its name"""
+    title: str
+    """What it shows"""
+    paper: str
+    """The paper"""
+    where: str
+    """Its number there"""
+    rows: Sequence[str]
+    """Its rows that can be run"""
+
+
+class ListedTables(Answer):
+    """The published tables that can be trained."""
+
+    tables: Sequence[ListedTable]
+    """A table"""

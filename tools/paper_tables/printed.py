@@ -1,4 +1,4 @@
-"""The result of ``tools/papers.py``: the pages, which tables equal the committed ones, and which cells don't."""
+"""What ``tools/papers.py`` prints: which tables of pages equal the committed ones, and published tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.drawing.text_tables import NOTHING, new_table, print_section, screen
-from tools.paper_tables.answer import MadePage, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
+from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_section, screen
+from tools.paper_tables.answer import (
+    ListedTables,
+    MadePage,
+    PaperFigure,
+    PaperPage,
+    PaperPages,
+    Papers,
+    PaperTable,
+    PublishedTable,
+    ScoredTable,
+)
 from tools.paper_tables.making import all_differences
 
 MOST_CELLS = 40
@@ -108,3 +118,42 @@ def _print_cells(console: Console, result: Papers) -> None:
 
 def _cell(text: str | None) -> str:
     return NOTHING if text is None else text or "(empty)"
+
+
+# --- tables that are trained -----------------------------------------------------------------------------------------
+
+
+def print_table_list(result: ListedTables, console: Console | None = None) -> None:
+    """Print the result of ``list_tables``: a line for each table."""
+    console = console or screen()
+    table = new_table("table", "paper", "where", "what", "rows", left=(0, 1, 2, 3))
+    for each in result.tables:
+        table.add_row(each.table, each.paper, each.where, each.title, str(len(each.rows)))
+    note = "tools/papers.py train TABLE trains its rows, --dry says first which files are missing and what it costs."
+    print_section(console, "Published tables", table, note)
+
+
+def print_scores(result: ScoredTable, console: Console | None = None) -> None:
+    """Print the result of ``train_table``: a line for each printed score, and what is to be known beside it."""
+    console = console or screen()
+    table = new_table("row", "score", "printed", "here", "difference", left=(0, 1))
+    for row in result.rows:
+        for index, cell in enumerate(row.cells):
+            shown = (or_dash("{:.2f}".format, cell.published), or_dash("{:.2f}".format, cell.own),
+                     or_dash("{:+.2f}".format, cell.difference))  # fmt: skip
+            table.add_row("" if index else row.label, cell.metric, *shown)
+    print_section(console, _title(result), table, _remarks(result, [f"files: {result.folder}", *result.then]))
+
+
+def _title(result: PublishedTable) -> str:
+    return f"{result.table}: {result.title}, {result.where} of {result.paper}, in per cent"
+
+
+def _remarks(result: PublishedTable, more: Sequence[str]) -> str:
+    """What is assumed, what the public code alone says, where the paper slips, and lines of one's own."""
+    lines = [f"[A] {text}" for text in result.assumed] + [f"[code] {text}" for text in result.code]
+    lines += [f"slip: {text}" for text in result.slips]
+    lines += [f"left out: {row}: {why}" for row, why in result.left.items()]
+    if result.costs:
+        lines.append(f"costs: docs/evidence/papers/{result.costs}.md")
+    return "\n".join([*lines, *more])

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.yaml_lines import KeyPath, decode, parse_yaml
+from tools.paper_tables.answer import ListedTable, ListedTables
 
 FOLDER = Path(__file__).parent / "published"
 """The files, one for each paper."""
@@ -210,13 +211,22 @@ def table_of(name: str) -> tuple[PrintedPaper, PrintedTable]:
     return tables[name]
 
 
-def rows_of(name: str, rows: Sequence[str]) -> list[str]:
+def rows_of(table: PrintedTable, rows: Sequence[str]) -> list[str]:
     """The rows of a table by their names, all that can be run for none.  Raises UnknownName, and RunError for one that
     can't be run."""
-    _, table = table_of(name)
     for row in rows:
         if row not in table.rows:
-            raise UnknownName(f"row of {name}", row, table.rows)
+            raise UnknownName(f"row of {table.where}", row, table.rows)
         if why := table.why_left(row):
-            raise RunError(f"{name}: {row} can't be run: {why}")
+            raise RunError(f"{table.where}: {row} can't be run: {why}")
     return [row for row in table.runnable if row in rows or not rows]
+
+
+def list_tables() -> ListedTables:
+    """The published tables with the rows that can be run."""
+    return ListedTables(
+        tables=[
+            ListedTable(table=name, title=table.title, paper=paper.cite, where=table.where, rows=table.runnable)
+            for name, (paper, table) in published_tables().items()
+        ]
+    )
