@@ -229,36 +229,41 @@ class WaitingUpdates:
 
 def held_updates(setup: Setup) -> WaitingUpdates:
     """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
-    method, options = setup.method, setup.round
+    method, options, rounds = setup.method, setup.round, range(1, setup.schedule.rounds + 1)
     policy = options.build_policy()
     if (method.adds_up and not policy.overlapping) or policy.at_once:
         return WaitingUpdates(0, 0)
     kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
     population = {kind: len(setup.of_kind(kind)) for kind in kinds}
-    sizes = {kind: _upload_bytes(setup, kind) for kind in kinds}
     if not sum(population.values()):
         return WaitingUpdates(0, 0)
+    of_all = [round for round in rounds if method.draws_all(round)]
+    everyone = sum(n * _upload_bytes(setup, kind, of_all[:1]) for kind, n in population.items())
+    firsts = accumulate((stage.rounds for stage in setup.schedule.stages[:-1]), initial=1)
+    usual = [first for first in firsts if first in rounds and first not in of_all]
+    sizes = {kind: _upload_bytes(setup, kind, usual) for kind in kinds}
     if options.stratify:
         counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}
     else:
         counts = {"": min(*places(options.cohort, {"": sum(population.values())}).values(), sum(population.values()))}
     total = sum(counts.values())
     held = policy.holds(total)
+    most = held * max(sizes.values())
     if options.stratify and not policy.overlapping and held == total:
-        return WaitingUpdates(total, sum(n * sizes[kind] for kind, n in counts.items()))
-    return WaitingUpdates(held, held * max(sizes.values()))
+        most = sum(n * sizes[kind] for kind, n in counts.items())
+    return WaitingUpdates(held, most) if most >= everyone else WaitingUpdates(sum(population.values()), everyone)
 
 
-def _upload_bytes(setup: Setup, kind: str) -> int:
-    """Bytes of a client's decoded upload at the stage at which they are most."""
+def _upload_bytes(setup: Setup, kind: str, rounds: Sequence[int]) -> int:
+    """Bytes of a client's decoded upload in that of these rounds, and at the stage, at which they are most."""
     schedule, most = setup.schedule, 0
-    for first in accumulate((stage.rounds for stage in schedule.stages[:-1]), initial=1):
-        if first > schedule.rounds or not setup.participates(kind, first):
+    for round in rounds:
+        if not setup.participates(kind, round):
             continue
         staged = schedule.offered is schedule.stages
         for variant in setup.method.variants[kind]:
-            full = setup.method.client_work(kind, first, variant)
-            for stage in (schedule.stage(first),) if staged else schedule.offered:
+            full = setup.method.client_work(kind, round, variant)
+            for stage in (schedule.stage(round),) if staged else schedule.offered:
                 work = setup.restrict_to_stage(full, stage)
                 most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
     return most

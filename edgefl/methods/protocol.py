@@ -182,8 +182,19 @@ class Method:
         """Raises MethodError if the options name a round after the last one, ``rounds``."""
 
     def participates(self, kind: str, round: int) -> bool:
-        """Whether clients of this kind may be drawn in this round."""
+        """Whether clients of this kind take part in this round, if they are drawn."""
         return True
+
+    def is_drawn(self, kind: str, round: int) -> bool:
+        """Whether this round's cohort is drawn from clients of this kind too: by default, if they take part.
+
+        Drawn clients of a kind that doesn't take part fill places of the cohort and are sent home, without cost.
+        """
+        return self.participates(kind, round)
+
+    def draws_all(self, round: int) -> bool:
+        """Whether all clients that may take part in this round do, whatever ``round.cohort`` says."""
+        return False
 
     def variant(self, client: ClientFacts) -> Hashable:
         """Which of its kind's works a client does: a small hashable value, equal for clients with equal works.

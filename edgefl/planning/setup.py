@@ -92,8 +92,13 @@ class Setup:
         return self.clients.held_out if self.evaluation.clients else None
 
     def participates(self, kind: str, round: int) -> bool:
-        """Whether clients of this kind may be drawn in this round."""
+        """Whether clients of this kind take part in this round, if they are drawn."""
         return kind not in self.round.leave_out and self.method.participates(kind, round)
+
+    def drawn_kinds(self, round: int) -> dict[str, int]:
+        """The kinds that this round's cohort is drawn from, and the number of clients of each."""
+        drawn = (k for k in self.clients.kinds if k not in self.round.leave_out and self.method.is_drawn(k, round))
+        return {kind: len(self.of_kind(kind)) for kind in drawn}
 
     def rate_of(self, round: int) -> float:
         """The learning rate of a round without scaling by batch size."""

@@ -137,7 +137,8 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
     fleet, errors = drawn(), list[ScenarioError]()
-    for check in (_check_method, _check_relays, _check_payload, partial(_check_schedule, schedule=schedule)):
+    of_rounds = partial(_check_schedule, schedule=schedule), partial(_check_cohorts, schedule=schedule)
+    for check in (_check_method, _check_relays, _check_payload, *of_rounds):
         with collecting(errors):
             check(scenario, method)
     raise_all(errors)
@@ -456,6 +457,24 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
         method.check_rounds(schedule.rounds)
     with errors_at(scenario, "schedule"):
         check_works(method, schedule)
+
+
+def _check_cohorts(scenario: Scenario, method: Method, schedule: Schedule) -> None:
+    """Raise ScenarioError for a policy or a selection that can't draw the cohort of a round as the method asks."""
+    options = scenario.round
+    overlaps = registry.get("round policy", options.policy_name).overlapping
+    ranks = registry.get("selection", options.selection_name).needs_loss
+    for round in range(1, schedule.rounds + 1):
+        home = [kind for kind in method.setting.kinds if method.is_drawn(kind, round)]
+        home = [kind for kind in home if not method.participates(kind, round)]
+        asks = f"sends {' and '.join(home)} clients of its cohort home" if home else "asks all clients"
+        asks = f"in round {round} {scenario.method_name} {asks}"
+        if overlaps and (home or method.draws_all(round)):
+            why = f"{asks}, but {options.policy_name} fills one place after the other; write policy: synchronous"
+            raise scenario.error(("round", "policy"), why)
+        if ranks and home:
+            why = f"{asks}, of which {options.selection_name} learns no loss; write selection: random"
+            raise scenario.error(("round", "selection"), why)
 
 
 def _averages(method: Method, *, sent: bool = False) -> bool:

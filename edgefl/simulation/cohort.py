@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -14,19 +15,30 @@ from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights
+from edgefl.simulation.roster import NO_CELL
 from edgefl.simulation.run_state import SimulationRun
-from edgefl.simulation.selection.base import Candidates
+from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.selection.orders import NO_CLIENTS
+
+DRAWS = 1000
+"""Draws after which a round has nobody, if all that are drawn are sent home.  A choice: with one client in a hundred
+that takes part and a cohort of one, a round has nobody once in 23,000 times."""
 
 
 def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidates:
     """Clients that the selection may draw from now, with the data that it may use."""
     setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
     flying, queued = ({}, {}) if run.air is None else (run.air.flying, run.air.queue)
-    members = setup.of_kind if setup.round.gate == "everyone" else roster.able
+    drawn = setup.drawn_kinds(round)
+
+    def members(kind: str) -> Integers:
+        if kind not in drawn:
+            return NO_CLIENTS
+        # whoever is sent home needs no budget
+        return setup.of_kind(kind) if setup.round.gate == "everyone" or kind not in kinds else roster.able(kind)
+
     # a kind that is left out keeps its index, so that the draws of other kinds don't change
-    by_index = [kind for kind in setup.clients.kinds if kinds and setup.method.participates(kind, round)]
-    groups = {kind: members(kind) if kind in kinds else NO_CLIENTS for kind in by_index}
+    groups = {kind: members(kind) for kind in setup.clients.kinds if kinds and setup.method.is_drawn(kind, round)}
 
     def ready(clients: Integers) -> Booleans:
         free = run.progress.presence.available(clients, run.now)
@@ -38,24 +50,50 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
 
     return Candidates(
         groups,
-        {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups},
+        {kind: drawn.get(kind, 0) for kind in groups},
         samples=lambda clients: np.asarray(setup.clients.client_samples[clients]),
-        seconds=lambda clients: roster.of_cells("seconds")[roster.cell[clients]],
-        watts=lambda clients: np.array([plan.peak_watts for plan in roster.plans(clients)]),
+        seconds=lambda clients: np.where(
+            roster.cell[clients] == NO_CELL, 0.0, roster.of_cells("seconds")[roster.cell[clients]]
+        ),
+        watts=lambda clients: np.array(
+            [0.0 if cell == NO_CELL else roster.cells[cell].peak_watts for cell in roster.cell[clients].tolist()]
+        ),
         devices=lambda clients: [setup.fleet.device(client) for client in clients.tolist()],
         ready=ready,
         charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
     )
 
 
-def cohort_size(setup: Setup, kinds: Sequence[str]) -> int:
-    """Number of clients in a cohort of these kinds, without over-selection."""
-    population = {kind: len(setup.of_kind(kind)) for kind in kinds}
-    if not sum(population.values()):
-        return 0
+def cohort_size(setup: Setup, round: int) -> int:
+    """Number of clients in a round's cohort, without over-selection, and with those that are sent home."""
+    population = setup.drawn_kinds(round)
+    total = sum(population.values())
+    if not total or setup.method.draws_all(round):
+        return total
     if not setup.round.stratify:
-        population = {"": sum(population.values())}
+        population = {"": total}
     return sum(min(n, population[k]) for k, n in places(setup.round.cohort, population).items())
+
+
+def choose(run: SimulationRun, among: Candidates, round: int, kinds: Sequence[str], count: int | None) -> Chosen:
+    """Choose a cohort, or ``count`` clients, and keep those of these kinds; the others are sent home.
+
+    A cohort of which nobody is left is drawn again, up to ``DRAWS`` times.  Where the method draws all, nothing is
+    drawn: all that are ready take part.
+    """
+    if run.parts.setup.method.draws_all(round):
+        everyone = np.sort(np.concatenate([NO_CLIENTS, *among.groups.values()]))
+        ready = np.asarray(among.ready(everyone), bool)
+        return Chosen(everyone[ready], len(everyone), int((~ready).sum()))
+    home = [clients for kind, clients in among.groups.items() if kind not in kinds and len(clients)]
+    others = np.concatenate([NO_CLIENTS, *home])
+    may_change = any(len(among.groups.get(kind, NO_CLIENTS)) for kind in kinds)
+    for _ in range(DRAWS if home and may_change else 1):
+        chosen = run.parts.selection.choose(among, round, count)
+        kept = chosen.clients[~np.isin(chosen.clients, others)] if home else chosen.clients
+        if len(kept):
+            break
+    return replace(chosen, clients=kept)
 
 
 def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> Flights:

@@ -14,7 +14,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
 from edgefl.simulation.closed_form import FINISHED, Flights, Landings, land_flights
-from edgefl.simulation.cohort import candidates, cohort_size, dispatch_clients, dispatch_one
+from edgefl.simulation.cohort import candidates, choose, cohort_size, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed
 from edgefl.simulation.learning import Arrival
@@ -65,7 +65,7 @@ class RoundServer:
     _outcome: str = "completed"
 
     def __post_init__(self) -> None:
-        self.began, self._size = self.now, cohort_size(self.run.parts.setup, self.kinds)
+        self.began, self._size = self.now, cohort_size(self.run.parts.setup, self.round)
         self._quiet_until = 0.0
         self._rules = PolicyRules(self.run, self._size)
 
@@ -116,7 +116,7 @@ class RoundServer:
         changes = self.run.parts.roster.changes
         if self._known is None or self._known[0] != changes:
             self._known = changes, candidates(self.run, self.round, self.kinds)
-        chosen = self.run.parts.selection.choose(self._known[1], self.round, count)
+        chosen = choose(self.run, self._known[1], self.round, self.kinds, count)
         self.tally.unavailable += chosen.unready
         self.tally.selected += len(chosen.clients)
         return chosen

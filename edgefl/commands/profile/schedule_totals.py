@@ -49,7 +49,7 @@ class RoundStretch:
     """Consecutive rounds of one stage that cost the same: they differ in learning rates at most.
 
     ``works`` has the work and its key by kind that takes part and variant, ``server`` the server's works as
-    ``(when, work)``.
+    ``(when, work)``, ``places`` the expected number of clients of each kind in a round.
     """
 
     stage: Stage
@@ -57,6 +57,7 @@ class RoundStretch:
     rounds: int
     works: Mapping[tuple[str, Hashable], tuple[Work, str]]
     server: tuple[tuple[str, Work], ...]
+    places: Mapping[str, Fraction]
 
     def is_alike(self, other: RoundStretch) -> bool:
         """Whether the rounds of ``other`` cost the same."""
@@ -64,7 +65,7 @@ class RoundStretch:
         def server_costs(stretch: RoundStretch) -> list[Any]:
             return [(when, w.kind, w.passes, work_key(w.form)) for when, w in stretch.server]
 
-        if self.stage is not other.stage or self.works.keys() != other.works.keys():
+        if self.stage is not other.stage or self.works.keys() != other.works.keys() or self.places != other.places:
             return False
         if any(work.form is not other.works[whose][0].form for whose, (work, _) in self.works.items()):
             return False
@@ -85,7 +86,8 @@ def stretches(planner: Planner, stage: int | None = None) -> list[RoundStretch]:
             for kind, variant in setup.variants
             if setup.participates(kind, round)
         }
-        span = RoundStretch(current, round, 1, works, _server_works(setup, state, round, current) if state else ())
+        server = _server_works(setup, state, round, current) if state else ()
+        span = RoundStretch(current, round, 1, works, server, _expected_places(setup, round))
         if spans and spans[-1].is_alike(span):
             spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
         else:
@@ -192,12 +194,11 @@ def round_totals(planner: Planner, spans: Sequence[RoundStretch], rows: Sequence
     totals = []
     for span in spans:
         setup = planner.setup
-        selected = _expected_places(setup, dict.fromkeys(kind for kind, _ in span.works))
-        by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in selected}
+        by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in span.places}
         for (kind, variant), (work, base) in span.works.items():
             _, moved = planner.downloads_and_traffic(work, base, span.stage, ())
             clients = setup.of_variant(kind, variant)
-            places_of = selected[kind] * Fraction(len(clients), max(len(setup.of_kind(kind)), 1))
+            places_of = span.places[kind] * Fraction(len(clients), max(len(setup.of_kind(kind)), 1))
             means = _mean(planner, clients, work, base)
             for name in ADDED_UP:
                 by_kind[kind][name] += places_of * (means[name] if name in means else getattr(moved, name))
@@ -211,7 +212,7 @@ def round_totals(planner: Planner, spans: Sequence[RoundStretch], rows: Sequence
                 stage=span.stage.index,
                 first_round=span.first,
                 rounds=span.rounds,
-                selected={kind: _plain(n) for kind, n in selected.items()},
+                selected={kind: _plain(n) for kind, n in span.places.items()},
                 **{name: _plain(sum(part[name] for part in by_kind.values())) for name in ADDED_UP},
                 by_kind={kind: RoundCost(**{n: _plain(part[n]) for n in ADDED_UP}) for kind, part in by_kind.items()},
             )
@@ -223,15 +224,18 @@ def _plain(value: Fraction | int) -> int | float:
     return int(value) if value == int(value) else float(value)
 
 
-def _expected_places(setup: Setup, kinds: Iterable[str]) -> dict[str, Fraction]:
-    """The expected number of clients of each kind in a round."""
-    population = {kind: len(setup.of_kind(kind)) for kind in kinds}
+def _expected_places(setup: Setup, round: int) -> dict[str, Fraction]:
+    """The expected number of clients of each kind that take part in a round, of the first cohort that is drawn."""
+    population = setup.drawn_kinds(round)
+    kinds = {kind: n for kind, n in population.items() if setup.participates(kind, round)}
     together = sum(population.values())
+    if setup.method.draws_all(round):
+        return {kind: Fraction(n) for kind, n in kinds.items()}
     if not setup.round.stratify and together:
         all_places = min(places(setup.round.cohort, {"": together})[""], together)
-        return {kind: Fraction(all_places * n, together) for kind, n in population.items()}
+        return {kind: Fraction(all_places * n, together) for kind, n in kinds.items()}
     by_kind = places(setup.round.cohort, population) if together else {}
-    return {kind: Fraction(min(by_kind.get(kind, 0), n)) for kind, n in population.items()}
+    return {kind: Fraction(min(by_kind.get(kind, 0), n)) for kind, n in kinds.items()}
 
 
 def _mean(planner: Planner, clients: AnyArray, work: Work, base: str) -> dict[str, Fraction]:

@@ -157,22 +157,25 @@ def _energy_total(setup: Setup, judged: Sequence[StageEligibility]) -> EnergyTot
 
 def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]]:
     """The number of selected clients and a mask of the eligible ones, for each group that a round draws from."""
-    kind, offered = np.asarray(setup.clients.client_kind), turn.work != LEFT_OUT
-    groups = {
-        name: (int((offered & members).sum()), turn.eligible & members)
-        for index, name in enumerate(setup.clients.kinds)
-        if (offered & (members := kind == index)).any()
-    }
-    if not groups:
+    if not turn.eligible.any():
         return []
-    if not setup.round.stratify:
-        groups = {"": (int(offered.sum()), turn.eligible)}
-    seats = places(setup.round.cohort, {name: size for name, (size, _) in groups.items()})
-    return [
-        (float(min(seats[name], int(eligible.sum()))), eligible)
-        for name, (_, eligible) in groups.items()
-        if eligible.any()
-    ]
+    first = 1 + sum(stage.rounds for stage in setup.schedule.stages if stage.index < turn.stage.index)
+    sizes, groups = setup.drawn_kinds(first), {"": turn.eligible}
+    home = sum(n for kind, n in sizes.items() if not setup.participates(kind, first))
+    if setup.method.draws_all(first):
+        seats = {"": sum(sizes.values())}
+    elif setup.round.stratify:
+        index, kinds = np.asarray(setup.clients.client_kind), setup.clients.kinds
+        groups = {kind: turn.eligible & (index == kinds.index(kind)) for kind in sizes}
+        seats, home = places(setup.round.cohort, sizes), 0
+    else:
+        seats = places(setup.round.cohort, {"": sum(sizes.values())})
+
+    def expected(name: str, eligible: int) -> float:
+        # those of the cohort who are sent home need not be eligible
+        return min(seats[name], eligible + home) * eligible / (eligible + home)
+
+    return [(expected(name, int(able.sum())), able) for name, able in groups.items() if able.any()]
 
 
 def _stage_row(

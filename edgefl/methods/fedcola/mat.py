@@ -38,6 +38,11 @@ class WarmUp(Fields):
         "image", description="modality whose clients train first, without the others"
     )
     rounds: PositiveInt = Field(5, description="rounds with this modality only")
+    draw: Literal["modality", "union"] = Field(
+        "modality",
+        description="whom these rounds' cohorts are drawn from: the modality's clients, or all, of whom the others are "
+        "sent home (union, Algorithm 1); of a cohort without the modality another is drawn",
+    )
     heat: NonNegativeInt = Field(
         0, description="further rounds in which the other clients train their private part only (heat distribution)"
     )
@@ -160,6 +165,13 @@ class FedColaMat(Method):
         if len(modalities) > 1:
             return False
         return warmup is None or round > warmup.rounds or modalities == (warmup.modality,)
+
+    def is_drawn(self, kind: str, round: int) -> bool:
+        """As ``participates``; with ``draw: union`` clients of one modality are drawn in warm-up, too."""
+        warmup = self.options.warmup
+        if warmup is None or warmup.draw == "modality":
+            return self.participates(kind, round)
+        return len(self.setting.kinds[kind].modalities) == 1
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work; in heat distribution the shared part of the other modalities is frozen, but still sent.

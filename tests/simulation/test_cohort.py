@@ -1,0 +1,127 @@
+"""Cohorts that a method draws from all kinds, of which it sends some home, and cohorts of all clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+from edgefl_games import Games, granted
+from edgefl_toys import declared
+
+import edgefl
+from edgefl.errors import ScenarioError
+from edgefl.planning.setup import Setup
+from edgefl.scenario import load
+from edgefl.setup.compose import compose
+
+ROUNDS = 100
+
+
+@pytest.fixture(scope="module")
+def games(tiny: Callable[..., dict[str, Any]]) -> Games:
+    return Games(tiny)
+
+
+def union(games: Games, **sections: Any) -> dict[str, Any]:
+    """Four image and four text clients, of which four are drawn; text clients are sent home in all rounds but one."""
+    data = {**games.tiny()["data"], "clients": {"image": 4, "text": 4}, "samples": 16}
+    tower = {"blocks": 1, "width": 16, "heads": 2}
+    return {
+        **declared({"data": data}),
+        "model": {"image": tower, "text": {**tower, "tokens": 12}},
+        "method": {"name": "fedcola-mat", "warmup": {"modality": "image", "rounds": ROUNDS, "draw": "union"}},
+        "schedule": {"name": "end-to-end", "rounds": ROUNDS + 1},
+        "round": {"cohort": 4, "stratify": False},
+    } | sections
+
+
+def composed(games: Games, scenario: dict[str, Any]) -> Setup:
+    return compose(load(games.tiny(**scenario)))
+
+
+def test_clients_in_warm_up_follow_the_hypergeometric_law(games: Games) -> None:
+    _, journal = games.none(composed(games, union(games)))
+    *warm, last = journal.tables["rounds"]
+    counts = Counter(row["finished"] for row in warm)
+    # K of N at once, given that somebody of the n is among them
+    ways = {k: comb(4, k) * comb(4, 4 - k) / (comb(8, 4) - 1) for k in (1, 2, 3, 4)}
+    assert sum(k * p for k, p in ways.items()) == pytest.approx(2.029, abs=1e-3)
+    # the statistic of three degrees of freedom exceeds 16.3 once in a thousand seeds
+    assert counts.keys() <= ways.keys()
+    assert sum((counts[k] - ROUNDS * p) ** 2 / (ROUNDS * p) for k, p in ways.items()) < 16.3
+    assert last["finished"] == 4
+    # whoever is sent home has no record and costs nothing
+    rows = journal.tables["clients"]
+    assert {row["kind"] for row in rows if row["round"] <= ROUNDS} == {"image"}
+    (down,) = {row["download_bytes"] for row in rows if row["round"] in range(2, ROUNDS + 1)}
+    assert all(row["download_bytes"] == row["selected"] * down for row in warm[1:])
+    assert len({row["client"] for row in rows if row["round"] <= ROUNDS}) == 4
+
+
+def test_who_is_sent_home_needs_no_budget(games: Games) -> None:
+    setup = composed(games, union(games))
+    memory = np.where(np.arange(8) < 4, 1e12, 1.0)  # no text client can train
+    poor = replace(setup, fleet=granted(setup.fleet, memory=memory))
+    drawn = [
+        [(row["round"], row["client"]) for row in games.none(each)[1].tables["clients"] if row["round"] <= ROUNDS]
+        for each in (setup, poor)
+    ]
+    assert drawn[0] == drawn[1] and len(drawn[0]) > ROUNDS
+    # and nobody else is left where no image client can train
+    nobody = replace(setup, fleet=granted(setup.fleet, memory=memory[::-1].copy()))
+    rows = games.none(nobody)[1].tables["rounds"]
+    assert {row["outcome"] for row in rows[:-1]} == {"nobody eligible"}
+
+
+@pytest.mark.parametrize(
+    ("round", "draw", "warm"),
+    [
+        ({"cohort": 4, "stratify": False}, "union", 2),
+        ({"cohort": 4, "stratify": False}, "modality", 4),
+        ({"cohort": "50%", "stratify": False}, "union", 2),
+        ({"cohort": 6}, "union", 3),  # places of each kind, of which text's stay empty
+        ({"cohort": 6}, "modality", 4),
+        ({"cohort": 3, "stratify": False, "leave_out": ["text"]}, "union", 3),
+    ],
+)
+def test_profile_expects_the_share_of_the_modality(games: Games, round: dict[str, Any], draw: str, warm: int) -> None:
+    method = {"name": "fedcola-mat", "warmup": {"modality": "image", "rounds": 2, "draw": draw}}
+    schedule = {"name": "end-to-end", "rounds": 4}
+    found = edgefl.profile(games.tiny(**union(games, method=method, schedule=schedule, round=round)))
+    first, *later = found["round_totals"]
+    assert first["selected"] == {"image": warm}
+    image = next(row for row in found["rows"] if row["kind"] == "image")
+    assert first["upload_bytes"] == warm * image["upload_bytes"]
+    assert [(total["first_round"], set(total["selected"])) for total in later] == (
+        [] if "leave_out" in round else [(3, {"image", "text"})]
+    )
+
+
+@pytest.mark.parametrize(("draw", "drawn"), [("union", 5), ("modality", 10)])
+def test_a_sweep_expects_the_share_of_the_modality(games: Games, draw: str, drawn: int) -> None:
+    method = {"name": "fedcola-mat", "warmup": {"modality": "image", "rounds": 10, "draw": draw}}
+    sections = {"method": method, "schedule": {"name": "end-to-end", "rounds": 10}}
+    fleet = {"budgets": {"energy_total": "1 GJ"}}
+    (row,) = edgefl.sweep(games.tiny(**union(games, **sections, fleet=fleet)))["rows"]
+    # in a round four of eight, or the four of the modality
+    assert row["energy_total"]["expected_rounds"] == drawn
+
+
+@pytest.mark.parametrize(
+    ("round", "message"),
+    [
+        (
+            {"policy": "buffered"},
+            "in round 1 fedcola-mat sends text clients of its cohort home, but buffered fills one",
+        ),
+        ({"selection": "oort"}, "home, of which oort learns no loss; write selection: random"),
+    ],
+)
+def test_what_does_not_draw_a_whole_cohort_is_refused(games: Games, round: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        composed(games, union(games, round={"cohort": 4, "stratify": False, **round}))
