@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import io
+import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from miniatures import picture, write
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -243,7 +246,23 @@ def test_a_split_that_is_scored_needs_samples(tiny: Tiny, tmp_path: Path, split:
     other = "evaluation.split=test" if split == "validation" else "evaluation.final=validation"
     assert edgefl.validate(scenario, [other])["combinations"]
     # a run whose every evaluation is the last scores no validation split
-    assert split == "test" or edgefl.validate(scenario, ["evaluation.every=2"])["combinations"]
+    for only_last in ("evaluation.every=2", "schedule.rounds=1"):
+        assert split == "test" or edgefl.validate(scenario, [only_last])["combinations"]
+
+
+@pytest.mark.parametrize("lacking", ["validation", "test"])
+def test_a_published_split_has_samples_whatever_its_size_says(tiny: Tiny, tmp_path: Path, lacking: str) -> None:
+    places = itertools.product(("train", "validation", "test"), ("red", "blue"), range(10))
+    for seed, (split, name, number) in enumerate(places):
+        write(tmp_path / split / name / f"{number}.png", picture(seed, kind="PNG"))
+    data = {"source": "images", "folders": {"images": str(tmp_path)}, "clients": {"image": 2}, "size": 16}
+    scenario = tiny(
+        data={**data, "validation": 0, "test": 0}, evaluation={}, model={"image": {"blocks": 1, "width": 8}}
+    )
+    assert edgefl.validate(scenario)["combinations"]
+    shutil.rmtree(tmp_path / lacking)
+    with pytest.raises(ScenarioError, match=f"has no {lacking} image samples; set data.{lacking} to give it some, or "):
+        edgefl.validate(scenario)
 
 
 def test_costs_without_training_need_no_weights(tiny: Tiny) -> None:
