@@ -7,57 +7,82 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from edgefl.cells.fingerprint import MAY_CHANGE
+from edgefl.cells.fingerprint import MAY_CHANGE, fixed_part
+from edgefl.cells.needs import check
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchRow
 from edgefl.errors import RunError
 from edgefl.planning.setup import Setup
 from edgefl.records.host import Scratch
 from edgefl.records.reading import located_records
-from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run
+from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, is_run, read_run
 from edgefl.runs.contents import read_json
-from edgefl.runs.folders import check_formats, is_cut_short, json_text
+from edgefl.runs.digests import changed_parts
+from edgefl.runs.folders import change_comparison, check_formats, is_cut_short, json_text
 from edgefl.runs.plug_in_files import check_plug_in_files
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.document import spell
 
 
-def reopen_runs(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
-    """The runs of a folder, with the changes that a resumed run may have.
+def reopen_runs(
+    folder: Path,
+    overrides: Sequence[str],
+    given: Scenario | None = None,
+    on_message: Callable[[str], None] = lambda _: None,
+) -> list[tuple[str, Path, Scenario]]:
+    """The runs of a folder, which go on as the scenario there says, with these changes, or as the ``given`` one says.
 
-    Raises RunError for another change, for a finished run whose files changed, and for a comparison of other runs
-    than its folder holds.
+    A comparison gets a folder for each run that its scenario compares since.  Raises RunError for a change that a
+    resumed run may not have, with the run and the field, for a begun run that the scenario compares no more, and for
+    a finished run whose files changed; and what ``check`` raises for a run that is new.
     """
-    for override in overrides:
-        path = override.partition("=")[0].strip()
-        if not any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
+    for override in overrides if given is None else ():
+        field = override.partition("=")[0].strip()
+        if not any(field == allowed or field.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
             raise RunError(
-                f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
+                f"--set {field}: a resumed run keeps its scenario; only executor.*, tracker and "
                 "training.on_divergence may be set, on which results don't depend"
             )
     check_formats(folder)  # before the scenario, whose fields may be those of another version
     check_plug_in_files(folder)
-    if not is_comparison(folder):
-        if not _can_begin(folder):
-            read_run(folder)
-        scenario = load(folder / "scenario.yaml", overrides)
-        if not scenario.compare:
-            return [(scenario.name, folder, scenario)]
-        sets = sets_of(scenario, scenario.combinations())
-        create_comparison(folder, scenario_yaml=(folder / "scenario.yaml").read_text(encoding="utf-8"), runs=sets)
-    folders = comparison(folder)
-    whole = load(folder / "scenario.yaml", overrides)
-    combinations = whole.combinations()
-    sets = json.loads(json_text(list(sets_of(whole, combinations).values())))
-    if list(comparison_sets(folder).values()) != sets:
+    is_new = not is_comparison(folder)
+    if is_new and not _can_begin(folder):
+        read_run(folder)
+    whole = load(folder / "scenario.yaml", overrides) if given is None else given
+    combinations = dict(whole.combinations())
+    if is_new and not whole.compare:
+        _check_scenario(whole.name, folder, whole)
+        return [(whole.name, folder, whole)]
+    if is_new and is_run(folder):
+        raise RunError(f"{folder} is a single run, but {whole.name} compares several; choose another folder")
+    sets = sets_of(whole, list(combinations.items()))
+    if is_new:
+        folders = create_comparison(folder, scenario_yaml=whole.to_yaml(), runs=sets)
+    else:
+        folders = comparison(folder)
+        begun = {label: path for label, path in folders.items() if is_run(path)}
+        if gone := [label for label in begun if label not in combinations]:
+            raise RunError(
+                f"{folder} holds the run {gone[0]}, but its scenario compares {', '.join(combinations)}: put that run "
+                "back into the scenario, or start a new comparison"
+            )
+        for label, path in begun.items():
+            _check_scenario(label, path, combinations[label])
+        for label in (each for each in combinations if each not in folders):
+            check(combinations[label], on_message, folder)
+        if given is not None or json.loads(json_text(sets)) != comparison_sets(folder):
+            folders = change_comparison(folder, scenario_yaml=whole.to_yaml(), runs=sets)
+    return [(label, folders[label], combination) for label, combination in combinations.items()]
+
+
+def _check_scenario(label: str, folder: Path, scenario: Scenario) -> None:
+    """Raise RunError, with the fields, if the run that was begun in a folder is that of another scenario."""
+    before = fixed_part(load(folder / "scenario.yaml")) if is_run(folder) else {}
+    if before and (differences := changed_parts(before, fixed_part(scenario))):
         raise RunError(
-            f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
-            f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
+            f"{folder}: the run {label} was begun with another scenario: {'; '.join(differences[:5])}"
+            f"{f' and {len(differences) - 5} more' if len(differences) > 5 else ''}; undo that, or start a new run"
         )
-    return [
-        (label, path, combination)
-        for (label, path), (_, combination) in zip(folders.items(), combinations, strict=True)
-    ]
 
 
 def _can_begin(folder: Path) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 from edgefl.cells.cells import Nodes, run_cells
 from edgefl.cells.fingerprint import (
     check_importable,
-    fixed_part,
     inputs_of,
     report_changed_inputs,
     run_fingerprint,
@@ -25,13 +24,12 @@ from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.records.rounds import Round
 from edgefl.results.facts import evaluation_of
 from edgefl.runs import RunDirectory, is_comparison, is_run, read_run
-from edgefl.runs.digests import changed_parts
 from edgefl.runs.environment import environment
 from edgefl.runs.folders import check_finished, tidy
 from edgefl.runs.plug_in_files import check_plug_in_files
 from edgefl.runs.progress import OnProgress, messages
 from edgefl.runs.trackers import Tracked, check_tracker, log_of
-from edgefl.scenario import Scenario, load
+from edgefl.scenario import Scenario
 from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
@@ -147,8 +145,6 @@ def _run_one(
     if continued and trains:
         check_updates(scenario, setup, folder, on_message)  # another machine may go on with it
     if continued:
-        if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
-            raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
         if directory.is_finished:  # by another process, since this one looked
             directory.close()

@@ -55,18 +55,7 @@ def create_comparison(
     """
     new = None if shared else new_folder(path, scenario_yaml.encode())
     path = _shared_folder(path) if new is None else new.path
-    folders: dict[str, str] = {}
-    for label in runs:
-        slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
-        folder, number = slug, 2
-        while folder.lower() in {taken.lower() for taken in folders.values()}:
-            folder, number = f"{slug}-{number}", number + 1
-        folders[label] = folder
-    entries = [
-        ComparisonMember(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()
-    ]
-    text = json_text(Comparison(runs=entries).to_data())
-    files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": text}
+    files = _comparison_files(scenario_yaml, runs, {})
     for name, content in files.items():
         if not shared:
             replace_file(path / name, content)
@@ -78,7 +67,35 @@ def create_comparison(
             raise RunError(f"{path} holds the comparison of another scenario ({name} differs); choose another folder")
     if new is not None:
         new.close()
-    return {label: path / folder for label, folder in folders.items()}
+    return comparison(path)
+
+
+def change_comparison(path: Path, *, scenario_yaml: str, runs: Mapping[str, Mapping[str, object]]) -> dict[str, Path]:
+    """Give a comparison another scenario and these runs, as ``create_comparison`` does; known ones keep their folder.
+
+    Raises RunError if it can't be written.
+    """
+    known = {label: folder.name for label, folder in comparison(path).items()}
+    for name, content in _comparison_files(scenario_yaml, runs, known).items():
+        replace_file(path / name, content)
+    return comparison(path)
+
+
+def _comparison_files(
+    scenario_yaml: str, runs: Mapping[str, Mapping[str, object]], known: Mapping[str, str]
+) -> dict[str, bytes]:
+    """What a comparison of these runs begins with; ``known`` has folders by label."""
+    folders: dict[str, str] = {label: known[label] for label in runs if label in known}
+    for label in runs:
+        if label in folders:
+            continue
+        slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
+        folder, number = slug, 2
+        while folder.lower() in {taken.lower() for taken in folders.values()}:
+            folder, number = f"{slug}-{number}", number + 1
+        folders[label] = folder
+    entries = [ComparisonMember(label=label, folder=folders[label], sets=sets) for label, sets in runs.items()]
+    return {"scenario.yaml": scenario_yaml.encode(), "compare.json": json_text(Comparison(runs=entries).to_data())}
 
 
 def _shared_folder(path: str | os.PathLike[str]) -> Path:

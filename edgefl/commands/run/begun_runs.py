@@ -12,7 +12,7 @@ from edgefl.cells.needs import check
 from edgefl.cells.resume import reopen_runs, sets_of
 from edgefl.console.options import Given, Place
 from edgefl.errors import RunError
-from edgefl.runs import create_comparison, is_comparison
+from edgefl.runs import create_comparison, is_comparison, is_run
 from edgefl.runs.folders import free_folder, new_folder
 from edgefl.runs.progress import OnProgress, messages, nothing_left
 from edgefl.scenario import Scenario
@@ -43,13 +43,17 @@ def begun_runs(
 ) -> Iterator[BegunRuns]:
     """The runs of a scenario in new folders, which go if an error ends them before a round, or those of a folder.
 
-    Raises what ``check`` does before anything is written, and RunError for a folder that can't be used.
+    With both, the runs that ``resume`` holds go on if they are the scenario's, and those that it lacks begin.  Raises
+    what ``check`` does before anything is written, and RunError for a folder that can't be used.
     """
+    if resume is not None and out is not None:
+        raise RunError("a resumed run keeps its folder: leave out --out")
+    if resume is not None and scenario is not None and not (is_run(resume) or is_comparison(resume)):
+        resume, out = None, resume
     if resume is not None:
-        if out is not None:
-            raise RunError("a resumed run keeps its folder: leave out --out")
         folder = Path(resume)
-        parts = reopen_runs(folder, overrides)
+        given = None if scenario is None else scenario_of(scenario, overrides)
+        parts = reopen_runs(folder, overrides, given, messages(on_progress))
         if share is not None and not is_comparison(folder):
             raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
         yield BegunRuns(folder, share_of(parts, share), on_progress)

@@ -30,7 +30,13 @@ def run(
     scenario: MaybeScenario = None,
     *,
     out: Annotated[Place | None, option("New folder for the run; default: runs/NAME.", "DIR", "--out", "-o")] = None,
-    resume: Annotated[Place | None, option("Continue the run or comparison in this folder.", "DIR")] = None,
+    resume: Annotated[
+        Place | None,
+        option(
+            "Continue the run or comparison in this folder; with SCENARIO if it is that one, and begin what it lacks.",
+            "DIR",
+        ),
+    ] = None,
     overrides: Overrides = (),
     jobs: Jobs = 1,
     address: Address = None,
@@ -46,7 +52,8 @@ def run(
 
     A scenario that compares something is run in every combination.  The result is the same in one process and in
     worker processes, and after an interruption and ``--resume``, which takes changes (``--set``) of ``executor``,
-    ``tracker`` and ``training.on_divergence`` only.
+    ``tracker`` and ``training.on_divergence`` only.  With a scenario beside ``resume``, the runs of the folder must be
+    those of the scenario, and runs that the scenario compares since are added.
 
     Returns:
         The run, as ``read_run`` reads it from its folder; with ``verify`` a ``CheckedRun``, whose ``verified`` says
@@ -92,12 +99,13 @@ def run(
     from edgefl.errors import DivergedError, RunError
     from edgefl.scenario.keys import executor_of
 
-    if (scenario is None) == (resume is None):
-        raise RunError("give either a scenario to run or a run to resume")
-    done = finished_run(resume, verify=verify) if resume is not None and not overrides and out is None else None
+    if scenario is None and resume is None:
+        raise RunError("give a scenario to run, or a run to resume")
+    alone = resume is not None and scenario is None
+    done = finished_run(resume, verify=verify) if alone and not overrides and out is None else None
     if done is not None:
         return done
-    file = scenario if resume is None else os.path.join(resume, "scenario.yaml")
+    file = os.path.join(resume, "scenario.yaml") if alone else scenario
     if jobs == 1 and isinstance(file, str) and executor_of(file, overrides) == "processes":
         start_method.begin("edgefl.training.worker")  # workers import what they need while this process does
 
@@ -113,7 +121,7 @@ def run(
     share = None if shard is None else shard_of(shard)
     with begun_runs(scenario, resume, overrides, out, share, address, on_progress) as (folder, parts, on_event):
         try:
-            run_parts(parts, on_event, () if resume is None else overrides, jobs, address, on_round)
+            run_parts(parts, on_event, overrides if alone else (), jobs, address, on_round)
         except DivergedError as error:
             error.answer = with_check(read_run(folder), verify=verify)
             raise

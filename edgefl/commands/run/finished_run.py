@@ -36,8 +36,12 @@ def with_check(run: Run, *, verify: bool, is_only_checked: bool = False) -> Run:
 def finished_run(folder: Place, *, verify: bool) -> Run | None:
     """The run in this folder if it is finished, otherwise None; with ``verify`` as a ``CheckedRun``.
 
-    Raises RunError if its files have changed, which is a broken rule with ``verify``.
+    Raises RunError if its files have changed, which is a broken rule with ``verify``, or the scenario of a comparison.
     """
+    if not verify and is_comparison(folder):
+        from edgefl.cells.resume import reopen_runs  # with torch, without which a run is read
+
+        reopen_runs(Path(folder), ())
     if not verify and Path(folder).is_dir() and is_cut_short(Path(folder)):
         return None  # the start was cut short: resuming begins it, or says that it can't
     run = read_run(folder)

@@ -15,7 +15,8 @@ import yaml
 import edgefl
 from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError
-from edgefl.runs import Run, read_run
+from edgefl.runs import Run
+from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -189,15 +190,108 @@ def test_costs_of_another_type_of_device_stop_a_resume(unfinished: Path) -> None
         edgefl.run(resume=unfinished, overrides=["executor.device=cuda"])
 
 
-def test_a_comparison_of_other_runs_is_not_continued(tiny: Tiny, tmp_path: Path) -> None:
-    scenario = tiny(training={"mode": "none"}, compare={"seed": [1, 2]})
-    folder = tmp_path / "both"
-    edgefl.run(scenario, out=folder)
-    shutil.rmtree(folder / "seed=2")
-    path = folder / "scenario.yaml"
-    written = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**written, "compare": {"seed": [1, 3]}}))
-    with pytest.raises(RunError, match="its scenario has changed"):
+ROWS = {"plain": {}, "prox": {"method": {"name": "fedprox", "mu": 0.01}}, "fast": {"training.lr": 0.01}}
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "writer.lock"}
+
+
+TABLE = {
+    "name": "table",
+    "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20},
+    "model": {"image": {"blocks": 1, "width": 8, "heads": 1}},
+    "schedule": {"rounds": 1},
+    "training": {"mode": "none"},
+    "executor": "inline",
+    "compare": {"rows": ROWS},
+}
+"""A scenario with three rows."""
+
+
+@pytest.fixture(scope="module")
+def whole_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its runs."""
+    return edgefl.run(TABLE, out=tmp_path_factory.mktemp("tables") / "table").path
+
+
+@pytest.fixture
+def table(whole_table: Path, tmp_path: Path) -> Path:
+    """The same, in which the last row hasn't begun."""
+    folder = shutil.copytree(whole_table, tmp_path / "table")
+    shutil.rmtree(folder / "fast")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"seed": 4}, "the run plain was begun with another scenario: seed: 1 -> 4; undo that"),
+        (
+            {"compare": {"rows": {**ROWS, "plain": {"training.lr": 0.5}}}},
+            "the run plain was .* training.lr: .* -> 0.5;",
+        ),
+        (
+            {"compare": {"rows": {**ROWS, "prox": {"method": {"name": "fedprox", "mu": 1}}}}},
+            r"the run prox was .* method.mu: 0.01 -> 1.0;",
+        ),
+        (
+            {"compare": {"rows": {"plain": {}, "near": ROWS["prox"]}}},
+            "holds the run prox, but its scenario compares plain, near: put that run back",
+        ),
+        ({"compare": {"seed": [1, 2]}}, "holds the run plain, but its scenario compares seed=1, seed=2"),
+        ({"compare": {}}, "holds the run plain, but its scenario compares table"),
+    ],
+)
+def test_a_row_that_changed_since_it_was_run_is_refused(table: Path, sections: dict[str, Any], says: str) -> None:
+    written = files_of(table)
+    with pytest.raises(RunError, match=says):
+        edgefl.run({**TABLE, **sections}, resume=table)
+    assert files_of(table) == written
+
+
+def test_a_finished_table_notices_that_its_scenario_changed(whole_table: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole_table, tmp_path / "table")
+    changed = load({**TABLE, "compare": {"rows": {**ROWS, "fast": {"training.lr": 0.02}}}})
+    (folder / "scenario.yaml").write_text(changed.to_yaml())
+    written = files_of(folder)
+    with pytest.raises(RunError, match=r"the run fast was begun .*: training\.lr: 0\.01 -> 0\.02; undo that"):
         edgefl.run(resume=folder)
-    path.write_text(yaml.safe_dump(written))
-    assert not read_run(folder).is_finished and edgefl.run(resume=folder).is_finished
+    assert files_of(folder) == written
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_rows_that_a_table_lacks_are_run_and_the_others_stay(table: Path, tmp_path: Path, is_given: bool) -> None:
+    rows = {"both": {"training.lr": 0.03, "training.batch": 4}, **ROWS, "fast": {"training.lr": 0.02}}
+    changed, written = load({**TABLE, "compare": {"rows": rows}}), files_of(table)
+    if not is_given:
+        (table / "scenario.yaml").write_text(changed.to_yaml())
+    run = edgefl.run(changed if is_given else None, resume=table)
+    assert list(run.runs) == list(rows) and run.is_finished
+    alone = edgefl.run(
+        {**TABLE, "training": {"mode": "none", "lr": 0.03, "batch": 4}, "compare": {}}, out=tmp_path / "one"
+    )
+    assert run.runs["both"].records("rounds") == alone.records("rounds")
+    assert run.runs["fast"].scenario["training"]["lr"] == 0.02
+    assert {path: files_of(table)[path] for path in written if path.parent != table} == {
+        path: content for path, content in written.items() if path.parent != table
+    }
+
+
+def test_a_new_row_is_checked_before_any_row_runs(table: Path) -> None:
+    written = files_of(table)
+    rows = {**ROWS, "wide": {"model.image.patch": 5}}
+    with pytest.raises(EdgeflError, match="patch 5 doesn't divide the image size 32"):
+        edgefl.run({**TABLE, "compare": {"rows": rows}}, resume=table)
+    assert files_of(table) == written
+
+
+def test_a_scenario_begins_the_folder_that_it_is_to_resume(tmp_path: Path) -> None:
+    scenario, folder = {**TABLE, "compare": {}}, tmp_path / "run"
+    first = edgefl.run(scenario, resume=folder)
+    written = files_of(folder)
+    assert first.is_finished and edgefl.run(scenario, resume=folder).is_finished and files_of(folder) == written
+    with pytest.raises(RunError, match=r"the run table was begun with another scenario: training\.lr: .* -> 0\.5"):
+        edgefl.run(scenario, overrides=["training.lr=0.5"], resume=folder)
+    with pytest.raises(RunError, match="is a single run, but table compares several; choose another folder"):
+        edgefl.run(TABLE, resume=folder)
