@@ -61,6 +61,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     server: dict[str, dict[str, int]] = {}
     for data in ("validation", "test", "public"):
         requested = getattr(options, data)
+        if requested == "all":
+            raise DataError("a declared set has as many public samples as data.public says: give their number")
         size = round(requested * int(samples.sum())) if requested < 1 else round(requested)
         if size:
             server[data] = dict.fromkeys(map(str, KINDS), size)

@@ -28,7 +28,17 @@ from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
 from edgefl.data.missing import DROPPED, PAIRS, draw
 from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
 from edgefl.data.partition import MINIMUM
-from edgefl.data.split import SPLITS, assign_kinds, bits_of, held_by_client, hold_out, one_per_text, usable_mask
+from edgefl.data.split import (
+    SPLITS,
+    assign_kinds,
+    bits_of,
+    first_samples,
+    held_by_client,
+    hold_out,
+    one_per_text,
+    order_by_group,
+    usable_mask,
+)
 from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
 from edgefl.data.vocabulary import encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
@@ -250,7 +260,12 @@ def _split(collection: Collection, options: DataOptions) -> tuple[Integers, np.r
     """The split [n] of each sample, and the generator to continue with; both are equal for every seed."""
     fixed = seeds.generator(0, "held-out names")
     sizes = (options.validation, options.test, options.public)
-    return hold_out(collection, *sizes, fixed, whole=not any(options.clients.values())), fixed
+    if options.pool:
+        collection = replace(collection, official=None)
+    try:
+        return hold_out(collection, *sizes, fixed, whole=not any(options.clients.values())), fixed
+    except DataError as error:
+        raise DataError(f"{options.source}: {error}") from error
 
 
 def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tokens: int) -> Tokenizer:
@@ -283,6 +298,8 @@ def _part(
     """Build one data set's part: split it, encode its texts, distribute its samples to clients."""
     on_message("holding out samples, training the tokenizer, distributing samples to clients")
     collection, options = _read_collection(cached), whole.of_source(source)
+    if options.pool and collection.official is None:
+        on_message(f"{source} is published without splits, so data.pool changes nothing of it")
     split, fixed = _split(collection, options)
     train = np.flatnonzero(split == 0)
     arrays: dict[str, AnyArray] = {"split": split.astype(np.int8)}
@@ -316,6 +333,7 @@ def _part(
 
     kinds = [kind for kind in KINDS if options.clients.get(kind)]
     server: dict[str, dict[str, int]] = {}
+    drawn = options.draw or {}
     for index, data in enumerate(SPLITS):
         if data == "train" or not (split == index).any():
             continue
@@ -329,6 +347,9 @@ def _part(
                 # A fixed random order, so that the first few are representative; one picture for each held-out name.
                 single = kind == "text" or (kind == "image-text" and data != PUBLIC)
                 rows = one_per_text(collection, rows, fixed) if single else fixed.permutation(rows)
+                if data == TEST and TEST in drawn and kind in served:
+                    what = f"test samples of {kind} clients of {source}"
+                    rows = first_samples(collection, rows, drawn[TEST], options.task_of(kind), what)
                 if collection.image is not None and "-" in kind:
                     rows = order_by_group(rows, collection.group[rows])  # the first few pairs have whole images
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
@@ -380,6 +401,10 @@ def _deal_samples(
         name, argument = options.partition_of(kind)
         rng = seeds.generator(seed, "partition", index)
         rows = samples_of[kind]
+        if kind in (drawn := options.draw or {}):
+            rows = seeds.generator(seed, "samples drawn", index).permutation(rows)
+            what = f"training samples of {kind} clients of {options.source}"
+            rows = np.sort(first_samples(collection, rows, drawn[kind], tasks[kind], what))
         partition = registry.get("partition", name)
         partition_reads = getattr(partition, "reads", "label")
         if partition_reads == "owner":
@@ -453,13 +478,6 @@ def _named_clients(options: DataOptions) -> dict[Kind, int] | None:
     if not any(found.values()):
         raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
     return {kind: count for kind, count in found.items() if count}
-
-
-def order_by_group(rows: Integers, group: Integers) -> Integers:
-    """Reorder ``rows`` [n] so that members of a ``group`` [n] follow its first member."""
-    first_row, group_index = np.unique(group, return_index=True, return_inverse=True)[1:]
-    ordered: Integers = rows[np.argsort(first_row[group_index.reshape(-1)], kind="stable")]
-    return ordered
 
 
 def _moments(images: AnyArray, rows: Integers) -> tuple[list[float], list[float]]:

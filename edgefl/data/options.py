@@ -139,12 +139,21 @@ class DataOptions(Fields):
     test: float = Field(
         default=0.08, ge=0, le=LARGEST_SPLIT, description="size of the test split, in the same unit as validation"
     )
-    public: float = Field(
+    public: Annotated[float, Field(ge=0, le=LARGEST_SPLIT)] | Literal["all"] = Field(
         default=0.0,
-        ge=0,
-        le=LARGEST_SPLIT,
         description="size of the public split, which the server and the methods that exchange public "
-        "samples use; in the same unit as validation",
+        "samples use; in the same unit as validation; all: the whole of a set that serves no clients",
+    )
+    pool: bool = Field(
+        default=False,
+        description="whether samples of published validation and test sets are pooled with the training samples, so "
+        "that validation, test and public are held out of all of them",
+    )
+    draw: dict[Kind | Literal["test"], Count] | None = Field(
+        default=None,
+        description="number of training samples of a kind, drawn by seed before they are dealt to clients, and of "
+        "test samples of each kind, equal for every seed: {image-text: 64000, test: 5000}; where the kind retrieves, "
+        "pictures are drawn with all their captions, and the last picture with as many as are lacking",
     )
     vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | FileName = Field(
         default=1000,
@@ -229,6 +238,8 @@ class DataOptions(Fields):
                 raise ValueError(f"source names no data set for {lacking[0]} clients")
             if "declared" in self.source.values():
                 raise ValueError("declared has shapes for every kind: write source: declared")
+        if self.draw and self.source == "declared":
+            raise ValueError("draw: a declared set has as many samples as samples says: leave out draw")
         if self.source != "declared" and any(isinstance(self._samples(kind), tuple) for kind in KINDS):
             raise ValueError(f"samples: a range needs source: declared; for {self.source!r} give a maximum")
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from edgefl.errors import DataError
 from edgefl.work.tasks import like
 
 SPLITS = ("train", "validation", "test", "public")
-Sizes = tuple[float, float, float]
+Size = float | Literal["all"]
+Sizes = tuple[float, float, Size]
 """Requested sizes of the validation, test and public splits."""
 
 
@@ -21,7 +23,7 @@ def hold_out(
     collection: Collection,
     validation: float,
     test: float,
-    public: float,
+    public: Size,
     rng: np.random.Generator,
     *,
     whole: bool = False,
@@ -29,7 +31,8 @@ def hold_out(
     """Index into ``SPLITS`` [n]: whole groups are held out, in proportion from every class.
 
     Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
-    its unused samples.  With ``whole`` no training samples need to remain: all may be public.
+    its unused samples.  With ``whole`` no training samples need to remain: all may be public.  Raises DataError for
+    more groups than there are.
     """
     official = collection.official
     if official is not None:
@@ -43,12 +46,16 @@ def _hold_out_rows(
     """``hold_out`` among ``rows`` without a published split; other samples get -1."""
     groups, first = np.unique(collection.group[rows], return_index=True)
     n = len(groups)
-    sizes = {
-        name: round(size * n) if size < 1 else round(size) for name, size in zip(SPLITS[1:], sizes_of, strict=True)
-    }
-    if whole:
-        sizes["public"] = min(sizes["public"], n - sizes["validation"] - sizes["test"])
-    elif sum(sizes.values()) >= n:
+    sizes = dict[str, int]()
+    for name, size in zip(SPLITS[1:], sizes_of, strict=True):
+        count = max(n - sum(sizes.values()), 0) if size == "all" else size
+        sizes[name] = round(count * n if count < 1 else count)
+    if whole and sum(sizes.values()) > n:
+        raise DataError(
+            f"{sum(sizes.values()):,} names or pictures are to be held out (data.public: {sizes['public']:,}), but "
+            f"there are {n:,}; data.public: all takes all that are left"
+        )
+    if not whole and sum(sizes.values()) >= n:
         raise DataError(
             "nothing is left to train on: of "
             + f"{n} names, "
@@ -108,6 +115,23 @@ def held_out_counts(samples: Integers, share: float) -> Integers:
     """The most samples that clients with so many hold out: the share, rounded down."""
     # a share such as 0.29 of 100 is a little less than 29 in floating point
     return np.asarray(np.floor(samples * share + 1e-9), np.int64)
+
+
+def first_samples(collection: Collection, rows: Integers, number: int, task: str, what: str) -> Integers:
+    """The first ``number`` of ``rows`` [n]; where the task retrieves, those of a group follow its first one.
+
+    Raises DataError, about ``what``, if there are fewer.
+    """
+    if number > len(rows):
+        raise DataError(f"data.draw asks for {number:,} {what}, but there are {len(rows):,}")
+    return (order_by_group(rows, collection.group[rows]) if like(task) == "retrieve" else rows)[:number]
+
+
+def order_by_group(rows: Integers, group: Integers) -> Integers:
+    """Reorder ``rows`` [n] so that members of a ``group`` [n] follow its first member."""
+    first_row, group_index = np.unique(group, return_index=True, return_inverse=True)[1:]
+    ordered: Integers = rows[np.argsort(first_row[group_index.reshape(-1)], kind="stable")]
+    return ordered
 
 
 def usable_mask(collection: Collection, kind: Kind, task: str, held: Integers | None = None) -> Booleans:

@@ -72,10 +72,16 @@ def test_a_set_for_public_samples_alone_may_give_all():
     made = Collection(
         (), np.zeros(20, int), np.arange(20) // 5, text=np.arange(20), texts=("a",) * 20, masked=("a",) * 20
     )
-    split = hold_out(made, 0, 0, 50_000, np.random.default_rng(0), whole=True)
-    assert (split == SPLITS.index("public")).all()
-    with pytest.raises(DataError, match="nothing is left to train on"):
-        hold_out(made, 0, 0, 50_000, np.random.default_rng(0))
+    public = SPLITS.index("public")
+    assert (hold_out(made, 0, 0, "all", np.random.default_rng(0), whole=True) == public).all()
+    assert (hold_out(made, 0, 0, 4, np.random.default_rng(0), whole=True) == public).all()
+    beside = hold_out(made, 0.25, 1, "all", np.random.default_rng(0), whole=True)
+    assert np.bincount(beside, minlength=4).tolist() == [0, 5, 5, 10]
+    with pytest.raises(DataError, match=r"\(data.public: 50,000\), but there are 4; data.public: all takes"):
+        hold_out(made, 0, 0, 50_000, np.random.default_rng(0), whole=True)
+    for size in ("all", 50_000):
+        with pytest.raises(DataError, match="nothing is left to train on"):
+            hold_out(made, 0, 0, size, np.random.default_rng(0))
 
 
 def test_iid_parts_differ_by_one_at_most():

@@ -30,6 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "pmcmfl-vqa": {
         "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2, "patch": 16, "tokens": 12}},
+        "data.draw": {"image-text": 60, "test": 10},
+        "data.test": 8,
         "training.accumulation": 1,
         "training.precision": "bfloat16",
     },
