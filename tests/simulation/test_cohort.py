@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from math import comb
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from edgefl_games import Games, granted
 from edgefl_toys import declared
 
 import edgefl
+from edgefl.cells.needs import WaitingUpdates, held_updates
 from edgefl.errors import ScenarioError
 from edgefl.planning.setup import Setup
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.training import Assignment, Inline
+from edgefl.work.update import Update
 
 ROUNDS = 100
 
@@ -125,3 +130,82 @@ def test_a_sweep_expects_the_share_of_the_modality(games: Games, draw: str, draw
 def test_what_does_not_draw_a_whole_cohort_is_refused(games: Games, round: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         composed(games, union(games, round={"cohort": 4, "stratify": False, **round}))
+
+
+# all clients ----------------------------------------------------------------------------------------------------------
+
+CLIENTS = 5
+
+
+def whole(combine: str, asks: str = "all", **sections: Any) -> dict[str, Any]:
+    """Five clients of unequal sizes, of whom two train in round 1, and who then train matching models."""
+    data = {"source": "glyphs", "clients": {"image-text": CLIENTS}, "partition": {"quantity": 0.05},
+            "tasks": {"image-text": "classify"}, "samples": 40, "size": 16, "validation": 20, "test": 20}  # fmt: skip
+    matching = {"round": 2, "epochs": 1, "clients": asks, "hidden": [8]}
+    method = {"name": "pmcmfl", "inference": "classifier", "combine": combine, "members": None, "matching": matching}
+    multiway = {"blocks": 1, "width": 16, "heads": 2, "patch": 8, "tokens": 8, "drop_path": 0.0}
+    round = {"cohort": 2}
+    return {"data": data, "model": {"multiway": multiway}, "method": method, "round": round} | sections
+
+
+class Sent(Inline):
+    """Keeps the updates of clients by round."""
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
+        self.updates: list[Update] = []
+
+    def submit(self, task: Assignment) -> Future[Update]:
+        future = super().submit(task)
+        if task.client is not None:
+            self.updates.append(future.result())
+        return future
+
+
+@pytest.mark.parametrize("combine", ["fedavg", "max-data", "ensemble"])
+def test_every_client_trains_a_matching_model_once(games: Games, combine: str) -> None:
+    setup = composed(games, whole(combine))
+    with Sent(setup) as executor:
+        simulation, journal = games.real(setup, executor)
+    assert [row["finished"] for row in journal.tables["rounds"]] == [2, CLIENTS]
+    sent = [update for update in executor.updates if "matching" in update.payloads]
+    assert sorted(update.client for update in sent) == list(range(CLIENTS))
+    samples = {client: int(n) for client, n in enumerate(setup.clients.client_samples)}
+    assert len(set(samples.values())) > 1
+    by_size = sorted(sent, key=lambda update: (-samples[update.client], update.client))
+    tensors = simulation.state.tensors
+    for modality in ("image", "text"):
+        name = f"matching.{modality}.0.weight"
+        models = [update.payloads["matching"][name].double() for update in by_size]
+        sizes = [samples[update.client] for update in by_size]
+        if combine == "ensemble":
+            torch.testing.assert_close(tensors[f"table/ensemble.{name}"].double(), torch.stack(models))
+            assert tensors[f"table/matched.{modality}"].tolist() == sizes
+        else:
+            mean = sum(n * model for n, model in zip(sizes, models, strict=True)) / sum(sizes)
+            expected = models[0] if combine == "max-data" else mean
+            torch.testing.assert_close(tensors[f"table/{name}"].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_round_of_all_clients_is_expected_and_holds_all_updates(games: Games) -> None:
+    found = edgefl.profile(games.tiny(**whole("fedavg")))
+    assert [total["selected"] for total in found["round_totals"]] == [{"image-text": 2}, {"image-text": CLIENTS}]
+    # the whole model in the first round, two models of 16-8-classes in the second
+    setup = composed(games, whole("fedavg"))
+    model = sum(spec.bytes for spec in setup.method.setting.kinds["image-text"].parameters().values())
+    classes = setup.clients.classes_of("image-text")
+    matching = 2 * 4 * (16 * 8 + 8 + 8 * classes + classes)
+    library = sum(item.spec.bytes for item in setup.method.work("image-text", 1).up[1].items)
+    assert 2 * model > CLIENTS * matching
+    assert held_updates(setup) == WaitingUpdates(2, 2 * (model + library))
+    alone = whole("fedavg", schedule={"name": "end-to-end", "rounds": 1})
+    alone["method"]["matching"]["round"] = 1
+    assert held_updates(composed(games, alone)) == WaitingUpdates(CLIENTS, CLIENTS * matching)
+    alone["method"]["matching"]["clients"] = "cohort"
+    assert held_updates(composed(games, alone)) == WaitingUpdates(2, 2 * matching)
+
+
+def test_all_clients_need_a_policy_that_draws_them_at_once(games: Games) -> None:
+    with pytest.raises(ScenarioError, match="in round 2 pmcmfl asks all clients, but semi-synchronous fills one place"):
+        composed(games, whole("fedavg", round={"cohort": 2, "policy": "semi-synchronous"}))
+    composed(games, whole("fedavg", "cohort", round={"cohort": 2, "policy": "semi-synchronous"}))

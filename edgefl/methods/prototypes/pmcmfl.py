@@ -34,6 +34,11 @@ class MatchingOptions(Fields):
         description="first round in which clients train matching models only, usually the schedule's last; the paper "
         "trains them after the last round"
     )
+    clients: Literal["cohort", "all"] = Field(
+        "cohort",
+        description="who trains them: a round's cohort, or all clients that may take part, once in each of these "
+        "rounds (all, paper)",
+    )
     epochs: PositiveInt = Field(100, description="epochs of the classifier")
     clip_epochs: PositiveInt = Field(200, description="first epochs of the prior, by CLIP's loss")
     mse_epochs: PositiveInt = Field(500, description="later epochs of the prior, by squared distance")
@@ -92,8 +97,10 @@ class PmcmFL(LibraryMethod):
             description="how the server joins the clients' matching models: mean by samples (fedavg), the model of "
             "the client with the most samples (max-data), or mean of the scores by samples (ensemble)",
         )
-        members: PositiveInt = Field(
-            10, description="matching models that an ensemble keeps: those of the clients with the most samples"
+        members: PositiveInt | None = Field(
+            10,
+            description="matching models that an ensemble keeps: those of the clients with the most samples; null: of "
+            "all clients",
         )
         matching: MatchingOptions | None = Field(
             None, description="training of the matching models, for inference: classifier or prior"
@@ -180,6 +187,18 @@ class PmcmFL(LibraryMethod):
                 f"with round {rounds}: decrease matching.round, or increase schedule.rounds"
             )
 
+    def draws_all(self, round: int) -> bool:
+        """True in the rounds of matching models with ``clients: all``."""
+        matching = self.options.matching
+        return matching is not None and matching.clients == "all" and round >= matching.round
+
+    def kept(self, modality: str) -> int:
+        """The number of matching models of a modality that the server keeps."""
+        if self.options.combine != "ensemble":
+            return 1
+        senders = [n for kind, n in self.setting.clients.items() if modality in self.setting.kinds[kind].modalities]
+        return self.options.members or sum(senders)
+
     def initial(self, seed: int) -> ServerState:
         """The initial model, library and matching models."""
         state = super().initial(seed)
@@ -191,9 +210,8 @@ class PmcmFL(LibraryMethod):
                     bound = self.widths_of(modality)[int(name.split(".")[2]) // 2] ** -0.5
                     matching[f"table/{name}"] = torch.empty(shape).uniform_(-bound, bound)
                     if self.options.combine == "ensemble":
-                        matching[f"table/ensemble.{name}"] = torch.zeros(self.options.members, *shape)
-                members = self.options.members if self.options.combine == "ensemble" else 1
-                matching[f"table/matched.{modality}"] = torch.zeros(members)
+                        matching[f"table/ensemble.{name}"] = torch.zeros(self.kept(modality), *shape)
+                matching[f"table/matched.{modality}"] = torch.zeros(self.kept(modality))
         return ServerState.from_tensors({**state.tensors, **matching})
 
     def matching_modalities(self, kind: str | None = None) -> tuple[str, ...]:
@@ -283,12 +301,12 @@ class PmcmFL(LibraryMethod):
     ) -> dict[str, Tensor]:
         changed: dict[str, Tensor] = {}
         if self.options.combine == "ensemble":
-            sent = sent[: self.options.members]
-            weights = torch.zeros(self.options.members)
+            sent = sent[: self.kept(modality)]
+            weights = torch.zeros(self.kept(modality))
             for index, (samples, update) in enumerate(sent):
                 weights[index] = samples * update.weight_factor
             for name, shape in self.parameters(modality).items():
-                stacked = torch.zeros(self.options.members, *shape)
+                stacked = torch.zeros(len(weights), *shape)
                 for index, (_, update) in enumerate(sent):
                     stacked[index] = update.payloads["matching"][name]
                 changed[f"table/ensemble.{name}"] = stacked
@@ -325,15 +343,14 @@ class PmcmFL(LibraryMethod):
         if options.inference not in ("zero", "random"):
             down.append(self.library(self.modalities))
         if options.inference in MODELS:
-            members = [options.members] if options.combine == "ensemble" else [1]
             stacked = "ensemble." if options.combine == "ensemble" else ""
             items = [
-                Item(name, (*(members if stacked else ()), *shape), "float32", f"table/{stacked}{name}")
+                Item(name, (*((self.kept(m),) if stacked else ()), *shape), "float32", f"table/{stacked}{name}")
                 for m in self.matching_modalities(kind)
                 for name, shape in self.parameters(m).items()
             ]
             flags = [
-                Item(f"matched.{m}", tuple(members), "float32", f"table/matched.{m}")
+                Item(f"matched.{m}", (self.kept(m),), "float32", f"table/matched.{m}")
                 for m in self.matching_modalities(kind)
             ]
             down.append(Payload("matching", (*items, *flags)))

@@ -172,7 +172,9 @@ def test_who_takes_part_and_what_trains_in_warm_up() -> None:
         [True, True, False],
     ]
     united = method(warmup={"modality": "image", "rounds": 2, "draw": "union"})
-    assert [[united.is_drawn(k, r) for k in ("image", "text", "image-text")] for r in (2, 3)] == [[True, True, False]] * 2
+    assert [[united.is_drawn(k, r) for k in ("image", "text", "image-text")] for r in (2, 3)] == [
+        [True, True, False]
+    ] * 2
     assert [[mat.is_drawn(k, r) for k in ("image", "text")] for r in (2, 3)] == [[True, False], [True, True]]
     assert not united.participates("text", 2)
     whole = set(mat.work("text", 4).trainable)
