@@ -13,30 +13,36 @@ from tools.paper_tables.page_tables import numbers
 from tools.paper_tables.published_tables import paper_names, published, published_tables, rows_of, table_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    "docs/evidence/papers/fedcola-colayer.md": ("fedcola",),
-    "docs/evidence/papers/fedcola-layerwise.md": ("fedcola",),
-    "docs/evidence/papers/mcfl-resources.md": ("mcfl", "creamfl"),
-    "docs/evidence/papers/lw-fedmml.md": ("fedmml",),
-    "docs/evidence/papers/pmcmfl.md": ("pmcmfl",),
-    "docs/evidence/papers/orderings.md": ("fedcola", "mcfl", "creamfl", "pmcmfl", "fedmml"),
-    "docs/concepts/methods/fedcola.md": ("fedcola", "mcfl"),
-    "docs/concepts/methods/representations.md": ("creamfl",),
-    "docs/concepts/methods/prototypes.md": ("pmcmfl",),
-    **{
-        f"scenarios/papers/{name}.yaml": papers
-        for names, papers in (
-            ("fedcola-flickr30k fedcola-colayer-none fedcola-colayer-attention fedcola-colayer-mlp", ("fedcola",)),
-            ("fedcola-colayer-blocks fedcola-creamfl", ("fedcola",)),
-            ("mcfl-cifar100-agnews mcfl-organamnist-mtsamples", ("mcfl",)),
-            ("creamfl-coco", ("creamfl",)),
-            ("pmcmfl-vqa", ("pmcmfl",)),
-            ("lw-fedmml-coco-train lw-fedmml-coco fedmml-coco prog-fedmml-coco", ("fedmml",)),
-        )
-        for name in names.split()
-    },
+EVERYBODY = tuple(paper_names())
+OF_PAPERS = {
+    "docs/evidence/papers/fedcola-": ("fedcola",),
+    "docs/evidence/papers/mcfl-": ("mcfl", "creamfl"),
+    "docs/evidence/papers/lw-": ("fedmml",),
+    "docs/evidence/papers/pmcmfl": ("pmcmfl",),
+    "docs/concepts/methods/fedcola": ("fedcola", "mcfl"),
+    "docs/concepts/methods/representations": ("creamfl",),
+    "docs/concepts/methods/prototypes": ("pmcmfl",),
+    "docs/guides/": ("fedcola",),
+    "scenarios/papers/fedcola-": ("fedcola",),
+    "scenarios/papers/mcfl-": ("mcfl", "creamfl"),
+    "scenarios/papers/creamfl-": ("creamfl",),
+    "scenarios/papers/pmcmfl-": ("pmcmfl",),
+    **{f"scenarios/papers/{schedule}fedmml-": ("fedmml",) for schedule in ("", "lw-", "prog-")},
 }
-"""Files that say what papers print, and the papers."""
+"""How names of files begin that are about these papers; others may be about each of the five."""
+OTHERS = ("docs/evidence/papers/estimates", "docs/evidence/papers/items", "docs/concepts/methods/aggregation")
+"""Pages about other publications, and the list of items, whose numbers are not figures."""
+FILES = (
+    *(path for folder in ("docs/evidence/papers", "docs/concepts/methods") for path in (ROOT / folder).glob("*.md")),
+    *(ROOT / f"docs/guides/{name}.md" for name in ("analyse", "reproduce-a-paper")),
+    *(path for path in (ROOT / "scenarios/papers").glob("*.yaml") if not path.name.startswith("estimates")),
+)
+PAGES = {
+    file: next((papers for begin, papers in OF_PAPERS.items() if file.startswith(begin)), EVERYBODY)
+    for file in sorted(path.relative_to(ROOT).as_posix() for path in FILES)
+    if not file.startswith(OTHERS)
+}
+"""Files that may say what papers print, and the papers."""
 NOT_THEIRS = re.compile(
     r"public code|only the code|here and|memory here|from shapes by hand|[Rr]ead literally|also deliver"
     r"|position numbers|of client 0"
@@ -44,7 +50,7 @@ NOT_THEIRS = re.compile(
 """In a sentence about public code, or about a figure of edgefl's."""
 NAMES = re.compile(
     r"Tables? \w+( and \d+)?|Figs?\. \d+|CIFAR-100|Flickr30k|PCME|Yu et al\. \d+|BEiT-3|round [12]|vqa-310|near 2"
-    r"|gains \.24|4 x 500 x 384"
+    r"|gains \.24|4 x 500 x 384|L2 norm"
 )
 """Numbers in names, and some that aren't the paper's."""
 
@@ -53,7 +59,7 @@ def sentences(text: str) -> list[str]:
     """The sentences of a page, a row of a table and a comment being one each, without code."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     text = re.sub(r"`[^`]*`", "", text)
-    found = []
+    found: list[str] = []
     for block in re.split(r"\n\s*\n|\n(?=[-|#] ?)", text):
         whole = " ".join(block.split())
         found += [whole] if whole.startswith("|") else re.split(r"(?<=[.:])\s+(?=[A-Z])", whole)
