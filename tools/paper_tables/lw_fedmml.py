@@ -23,8 +23,9 @@ READINGS = {run: int(PAPER.fact(f"memory-{run}")) for run in RUNS}
 """Published, MiB of GPU memory of a process."""
 RATIOS = {run: "1" if run == "fedmml" else f"{reading / READINGS['fedmml']:.3f}" for run, reading in READINGS.items()}
 """Of the published readings to FedMML's."""
-ADVANCE_RATIO = PAPER.facts["advance-lw"].all[0]
-"""Published, of LW-FedMML's memory to FedMML's on ADVANCE."""
+ADVANCE_RATIOS = tuple(PAPER.facts[name].all for name in ("advance-prog", "advance-lw"))
+"""Published, of Prog-FedMML's and LW-FedMML's memory, FLOPs and traffic to FedMML's on ADVANCE."""
+ADVANCE_RATIO = ADVANCE_RATIOS[-1][0]
 BATCHES = (32, 64, 128, 256, 512, 1024)
 """Doubled around BATCH, so that the page shows which part of the peak grows with the batch."""
 BATCH = 256
@@ -58,10 +59,12 @@ def constant(profiles: Profiles) -> float:
 
 
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
-    """Draw the page's figure."""
-    path = folder / "lw-fedmml.png"
-    draw_figure(stages_chart({name: profiles.profile_of(name) for name in (f"{run}-coco" for run in RUNS)}, LIVE), path)
-    return [path]
+    """Draw the page's figures: each stage's costs on COCO, and on ADVANCE."""
+    paths = {"coco": folder / "lw-fedmml.png", "advance": folder / "lw-fedmml-advance.png"}
+    for data, path in paths.items():
+        names = (f"{run}-{data}" for run in RUNS)
+        draw_figure(stages_chart({name: profiles.profile_of(name) for name in names}, LIVE), path)
+    return [*paths.values()]
 
 
 def tables(profiles: Profiles) -> list[PageTable]:
@@ -144,9 +147,11 @@ def _advance(profiles: Profiles) -> PageTable:
         ("MACs of a sample", "fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e13:.3f}e13"),
         ("traffic, MiB", "traffic_bytes", lambda value: mib(value, 2)),
     )
-    for title, field, show in shown:
+    for (title, field, show), *printed in zip(shown, *ADVANCE_RATIOS, strict=True):
         whole, prog, layers = (totals[run][field] for run in RUNS)
         rows.append((title, show(whole), show(prog), ratio(prog, whole), show(layers), ratio(layers, whole)))
+        of_prog, of_layers = (CopiedCell(f"{value:.2f}") for value in printed)
+        rows.append((f"{title.partition(',')[0]}: published", "", "", of_prog, "", of_layers))
     header = ("", "FedMML", "Prog-FedMML", "ratio", "LW-FedMML", "ratio")
     return PageTable(ADVANCE, "advance", header, tuple(rows))
 
