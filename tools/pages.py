@@ -37,6 +37,7 @@ from tools.pages.errors import errors_page
 from tools.pages.evidence import emulation_blocks, gpu_blocks, memory_blocks, other_program_blocks, seconds_blocks
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import dark_front_picture, front_facts, front_picture, same_facts
+from tools.pages.items import items_page
 from tools.pages.measured import figures, files_with_figures, with_figures
 from tools.pages.methods import method_blocks
 from tools.pages.outputs import renew
@@ -109,6 +110,7 @@ PAGES = (
     Page("docs/reference/refusals.md", refusal_blocks),
     Page("docs/evidence/fine-tuning-costs.md", fine_tune_blocks, slow=True),
     Page("docs/evidence/which-schedule-wins.md", answer_tables),
+    Page("docs/evidence/papers/items.md", items_page),
     Page("docs/concepts/how-it-works.svg", rooms_drawing),
     Page("docs/concepts/how-it-works-dark.svg", dark_rooms_drawing),
     Page("docs/evidence/which-schedule-wins.svg", light_staircase, same=same_picture),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from tools.paper_tables.answer import ListedTable, ListedTables
 
 FOLDER = Path(__file__).parent / "published"
 """The files, one for each paper."""
+Typed = TypeVar("Typed", bound=BaseModel)
 PERCENT = 100
 """Papers print recalls and accuracies in per cent; edgefl's are shares."""
 
@@ -179,14 +180,18 @@ def published(paper: str) -> PrintedPaper:
     names = paper_names()
     if paper not in names:
         raise UnknownName("paper", paper, names)
-    file = FOLDER / f"{paper}.yaml"
+    return read_typed(FOLDER / f"{paper}.yaml", PrintedPaper)
+
+
+def read_typed(file: Path, kind: type[Typed]) -> Typed:
+    """A file of YAML as a type.  Raises RunError, which says where the file isn't valid."""
 
     def refuse(message: str, line: int | None, _: KeyPath) -> RunError:
         return RunError(f"{file}{f':{line}' if line else ''}: {message}")
 
     data, _ = parse_yaml(decode(file.read_bytes(), refuse), refuse, file=str(file), merge=True)
     try:
-        return PrintedPaper.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise RunError(f"{file}: {error}") from error
 
