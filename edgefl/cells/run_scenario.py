@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from edgefl.cells.cells import Nodes, run_cells
@@ -21,7 +22,7 @@ from edgefl.cells.workers import Cell
 from edgefl.data import Federation
 from edgefl.drawing.charts import draw_curves
 from edgefl.errors import DataError, DivergedError, RunError
-from edgefl.records.rounds import Round
+from edgefl.records.rounds import Round, best_metrics
 from edgefl.results.facts import evaluation_of
 from edgefl.runs import RunDirectory, is_comparison, is_run, read_run
 from edgefl.runs.environment import environment
@@ -223,6 +224,9 @@ def _run_one(
             federation.partition_figure(directory.path / "partition.png")
         if pictures:
             draw_curves(read_run(folder))
+        if (reported := scenario.evaluation.reported) is not None:
+            scores = [record.metrics for record in read_run(folder).read(Round)][-reported.last :]
+            result = replace(result, metrics=best_metrics(scores))
         directory.finish(setup.method.exported_tensors(simulation.state) if trains else {}, result)
 
 

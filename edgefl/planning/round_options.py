@@ -242,6 +242,16 @@ def places(cohort: float | Mapping[str, float], population: Mapping[str, int]) -
     return {group: max(int(cohort * n), 1) for group, n in population.items()}
 
 
+class ReportedOptions(Fields):
+    """Which score of a run is its result, where that isn't the one of the last round."""
+
+    rule: Literal["best"] = Field(
+        "best",
+        description="best: of each metric by itself its best value, as papers report that look at the test split",
+    )
+    last: int = Field(10, ge=2, description="number of last rounds whose evaluations are compared")
+
+
 class EvaluationOptions(Fields):
     """When and on what the global models are evaluated, at the server and at the clients."""
 
@@ -254,6 +264,11 @@ class EvaluationOptions(Fields):
         None,
         description="metric of split, as kind and name (image.accuracy), at whose best value the weights are kept in "
         "best.safetensors; null: stop.metric, if there is one, else none are kept",
+    )
+    reported: ReportedOptions | None = Field(
+        None,
+        description="score of the run in tables, result.json and exports: {rule: best, last: 10} for the best of the "
+        "last ten rounds, which split and final must name one split for; null: that of the last round",
     )
     batch: PositiveInt = Field(100, description="samples per step")
     pairs: PositiveInt = Field(500, description="maximum number of pairs that retrieval ranks")

@@ -70,6 +70,17 @@ def lower_is_better(metric: str) -> bool:
     return any(word in name for word in LOWER)
 
 
+def best_metrics(evaluations: Sequence[Metrics]) -> Metrics:
+    """Each metric's best value in these evaluations by itself; None where no evaluation has a finite one."""
+    names = dict.fromkeys((kind, name) for each in evaluations for kind, values in each.items() for name in values)
+    best: dict[str, dict[str, float | None]] = {}
+    for kind, name in names:
+        found = [value for each in evaluations if (value := each.get(kind, {}).get(name)) is not None]
+        choose = min if lower_is_better(f"{kind}.{name}") else max
+        best.setdefault(kind, {})[name] = choose(found, default=None)
+    return best
+
+
 class PlannedSums(Record):
     """Sums over the works of flights as they were planned, whatever became of them."""
 

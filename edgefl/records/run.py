@@ -28,7 +28,7 @@ class FinalSummary(Record):
     virtual_seconds: float
     """Virtual time at the end"""
     metrics: Metrics
-    """Metrics of the last evaluation, on `evaluation.final`"""
+    """Metrics of the last evaluation, on `evaluation.final`; or what `evaluation.reported` says"""
     totals: RoundSums
     """Sums over all rounds of the fields of these names in `rounds.jsonl`"""
     stopped: EarlyStop | Maybe | None = UNSET

@@ -75,6 +75,13 @@ class RoundSettings(Record):
         return str(self.policy["name"] if isinstance(self.policy, Mapping) else self.policy)
 
 
+class ReportedSettings(Record):
+    """`evaluation.reported`."""
+
+    last: int
+    """Last rounds whose best scores count"""
+
+
 class EvaluationSettings(Record):
     """The section ``evaluation``."""
 
@@ -88,6 +95,8 @@ class EvaluationSettings(Record):
     """Pairs of a fold, where more are ranked"""
     missing: Mapping[str, Mapping[str, object]] | None
     """Shares of pairs that lack a modality, by kind"""
+    reported: ReportedSettings | None = None
+    """Which score is reported, if it isn't that of the last round"""
 
 
 class TrainingSettings(Record):

@@ -167,7 +167,7 @@ class RunSummary(Record):
     metrics_split: str
     """Its split"""
     metrics: Metrics
-    """Its metrics"""
+    """Its metrics, or those that a finished run reports by `evaluation.reported`"""
     chance: Chance
     """Chance levels on that split"""
     test_samples: ByKind[Samples]
@@ -176,6 +176,16 @@ class RunSummary(Record):
     """The round of the last evaluation on the clients' own samples; only where there was one"""
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
     """Its groups of clients"""
+
+    best_of_last: Rounds | Maybe = UNSET
+    """Each metric is the best of so many last rounds; only in finished runs with `evaluation.reported`"""
+
+    @property
+    def reported(self) -> str:
+        """Which score the metrics are, and on which split, in words."""
+        if self.best_of_last is UNSET:
+            return f"{self.metrics_split} split"
+        return f"best of the last {self.best_of_last} rounds, chosen on the {self.metrics_split} split"
 
     def metrics_on(self, split: str) -> Metrics:
         """The metrics if they are on this split; else none."""
@@ -227,7 +237,7 @@ class RunRow(Record):
     devices: Annotated[Mapping[str, DeviceClassRow], Keys("DEVICE")]
     """Participation by device"""
     metrics: Metrics
-    """Metrics of the last evaluation that tables show; none if it was on another split than that of the comparison"""
+    """Its metrics that tables show; none if they are on another split than that of the comparison"""
     chance: Chance
     """Their chance levels"""
 

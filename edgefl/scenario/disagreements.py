@@ -105,6 +105,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             errors.append(document.error(("schedule",), message))
         errors += _rate_errors(document, training, model, len(schedule.stages))
         rounds = [stage.rounds for stage in schedule.stages]
+        errors += _reported_errors(document, cast(EvaluationOptions, parts["evaluation"]), sum(rounds))
         learns = names["schedule"] if schedule.adapts else ""
         shapes: dict[KeyPath, RateSchedule | None] = {("training",): training.lr_schedule}
         shapes |= {("training", "kinds", kind): own.lr_schedule for kind, own in training.kinds.items()}
@@ -217,6 +218,26 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
             continue
         errors.append(document.error(path, message))
     return errors
+
+
+def _reported_errors(document: Document, evaluation: EvaluationOptions, rounds: int) -> list[ScenarioError]:
+    """What can't be the best of several rounds: more rounds than there are, one evaluation, scores on two splits."""
+    path: KeyPath = ("evaluation", "reported")
+    if evaluation.reported is None:
+        return []
+    last, every, final = evaluation.reported.last, evaluation.every, evaluation.final
+    if last > rounds:
+        return [document.error((*path, "last"), f"the last {last} rounds are more than the {rounds} of the schedule")]
+    if not any(round % every == 0 for round in range(rounds - last + 1, rounds)):
+        message = f"leaves one evaluation in the last {last} rounds, so none is the best: write evaluation.every: 1"
+        return [document.error(("evaluation", "every"), message)]
+    if evaluation.split != final:
+        message = (
+            f"scores on two splits have no best: the last round is scored on {final}, those before it on "
+            f"{evaluation.split}; write evaluation.split: {final}"
+        )
+        return [document.error(path, message)]
+    return []
 
 
 def _attack_errors(document: Document, data: DataOptions, fleet: FleetOptions) -> list[ScenarioError]:

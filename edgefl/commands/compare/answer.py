@@ -140,6 +140,8 @@ class ComparedRuns(Answer):
     """The runs' metrics, `KIND.NAME`"""
     split: str
     """The split on which rows are compared; a run whose last evaluation was on another one has no metrics"""
+    reported: str
+    """Which of a run's scores its metrics are: the split of its last evaluation, or what `evaluation.reported` says"""
     chance: Annotated[Mapping[str, float], Keys("METRIC")]
     """Chance level of a metric on that split, if it is the same in the first run of each row"""
     rows: Sequence[SeedGroupRow]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
+from edgefl.records.record import UNSET
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
@@ -65,6 +66,10 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
         split=split,
+        reported=" or ".join(dict.fromkeys(
+            of.reported if of.best_of_last is not UNSET else f"{of.reported}, last evaluation"
+            for of in map(facts, everyone) if of.metrics_split == split
+        )),
         chance=_chances(split, groups, metrics),
         rows=[
             SeedGroupRow(

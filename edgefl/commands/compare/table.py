@@ -205,7 +205,7 @@ def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[st
         notes.append(f"*: the best, {best_words(rows)}")
     elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
         notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
-    notes.append(f"metrics: {result.split} split, last evaluation; costs: all clients together, whole run")
+    notes.append(f"metrics: {result.reported}; costs: all clients together, whole run")
     if result.also_differ:
         notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
     notes += result.stopped

@@ -66,6 +66,8 @@ def _summary(label: str, run: Run) -> dict[str, object]:
         return row
     row |= {"rounds": result.rounds, "virtual_seconds": result.virtual_seconds}
     row |= {"metrics_split": settings.evaluation.final}
+    if (reported := settings.evaluation.reported) is not None:
+        row["metrics_best_of_last_rounds"] = reported.last
     row |= {f"metrics.{kind}.{name}": value for kind, of in result.metrics.items() for name, value in of.items()}
     totals = result.totals.to_data().items()
     return row | {f"{'planned' if name in PLANNED else 'totals'}.{name}": value for name, value in totals}

@@ -208,8 +208,9 @@ def _print_metrics(console: Console, facts: RunSummary) -> None:
                 *cells,
                 NOTHING if pattern else or_dash(str, facts.test_samples.get(kind)),
             )
-    print_section(console, f"Metrics: {facts.metrics_split} split, after round {facts.metrics_round} "
-                    "(chance level in brackets)", table)  # fmt: skip
+    print_section(
+        console, f"Metrics: {facts.reported}, after round {facts.metrics_round} (chance level in brackets)", table
+    )
 
 
 MAIN_METRICS = ("accuracy", "r@1")

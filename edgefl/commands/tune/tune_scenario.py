@@ -94,7 +94,8 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
     on_message = messages(on_progress)
     followed = scenario.stop.metric or scenario.evaluation.best
     base = with_fields(scenario, {
-        "evaluation.split": SPLIT, "evaluation.final": SPLIT, "evaluation.best": None, "training.on_divergence": "stop",
+        "evaluation.split": SPLIT, "evaluation.final": SPLIT, "evaluation.best": None, "evaluation.reported": None,
+        "training.on_divergence": "stop",
     })  # fmt: skip
     setup = check(base, on_message)
     chosen = metric_of(setup, SPLIT, metric, followed)

@@ -51,7 +51,7 @@ _COSTS: tuple[tuple[str, str, str, Callable[[RunSummary], float | None]], ...] =
 
 
 def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
-    """Last metrics, and participation and costs, of each group of runs."""
+    """Metrics, and participation and costs, of each group of runs."""
     costs = [
         _Column(title, name, unit, [SeedSpread(tuple(of(run.facts) for run in runs)) for runs in groups.values()])
         for title, name, unit, of in _COSTS
@@ -68,7 +68,7 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
         chance = [level for level in known if level is not None]
         metrics.append(_Column(f"{kind}: {title_of(name)}, {split}", f"{split}.{kind}.{name}", "", spreads, chance))
     if metrics:
-        charts.insert(0, _chart("runs-metrics", "Last metrics of the runs", groups, metrics))
+        charts.insert(0, _chart("runs-metrics", "Metrics of the runs", groups, metrics))
     return charts
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.curves import main_metrics
 from edgefl.drawing.text_tables import DIVERGED, NOTHING, scale_of, title_of
+from edgefl.records.record import UNSET
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary, SeedFigure
 from edgefl.results.facts import compared_split, fitting, hardest, peak_of, rivals_of
@@ -196,7 +197,9 @@ def _about(kind: str, metrics: Mapping[str, str], runs: Sequence[Records], split
     if metric := metrics.get(kind):
         chance = runs[0].chance.get(split, {}).get(kind, {}).get(metric)
         by = f", chance {chance:.3g}" if chance is not None else ""
+        best = runs[0].facts.best_of_last
         words += f"; {title_of(metric)} on the {split} split{by}"
+        words += "" if best is UNSET else f", best of the last {best} rounds"
     return words
 
 
