@@ -5,10 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import wave
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from edgefl.models.towers.vision import import_torchvision
 
 FRUIT = ["apple", "pear", "plum"]
 
@@ -32,16 +38,17 @@ def table(path: Path, rows: list[list[object]], **form: str) -> Path:
     return write(path, file.getvalue())
 
 
-def cifar100(folder: Path, train: int = 30, test: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Write the binary version with three classes; returns labels and pictures [samples, 3, 32, 32]."""
+def cifar100(folder: Path, train: int = 30, test: int = 12, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Write the binary version; returns labels and pictures [samples, 3, 32, 32]."""
     rng = np.random.default_rng(0)
-    label = np.arange(train + test, dtype=np.uint8) % len(FRUIT)
+    names = [*FRUIT, *(f"thing {i}" for i in range(classes))][:classes]
+    label = np.arange(train + test, dtype=np.uint8) % classes
     pixels = rng.integers(0, 256, (train + test, 3, 32, 32), np.uint8)
     records = np.concatenate([np.zeros((len(label), 1), np.uint8), label[:, None], pixels.reshape(len(label), -1)], 1)
     binary = folder / "cifar-100-binary"
     write(binary / "train.bin", records[:train].tobytes())
     write(binary / "test.bin", records[train:].tobytes())
-    write(binary / "fine_label_names.txt", "\n".join(FRUIT) + "\n")
+    write(binary / "fine_label_names.txt", "\n".join(names) + "\n")
     write(binary / "coarse_label_names.txt", "food\n")
     return label, pixels
 
@@ -52,13 +59,21 @@ def ag_news(folder: Path, train: int = 40, test: int = 12) -> None:
         table(folder / f"{name}.csv", news, quoting=csv.QUOTE_ALL)
 
 
-def flickr(folder: Path, pictures: int = 12, captions: int = 5) -> None:
-    """Write the original form: a token file and a folder of pictures."""
-    lines = []
-    for i in range(pictures):
+def flickr(folder: Path, pictures: int = 12, captions: int = 5, test: int = 0) -> None:
+    """Write a folder of pictures with the original token file, or FedCola's split if pictures to ``test`` are given."""
+    told = [
+        (f"{1000 + i}.jpg", n, f"A dog , seen {n} times , in field {i} .")
+        for i in range(pictures + test)
+        for n in range(captions)
+    ]
+    for i in range(pictures + test):
         write(folder / "flickr30k-images" / f"{1000 + i}.jpg", picture(i))
-        lines += [f"{1000 + i}.jpg#{n}\tA dog , seen {n} times , in field {i} ." for n in range(captions)]
-    write(folder / "results_20130124.token", "\n".join(lines) + "\n")
+    if not test:
+        write(folder / "results_20130124.token", "".join(f"{name}#{n}\t{text}\n" for name, n, text in told))
+        return
+    for part, rows in (("train", told[: pictures * captions]), ("test", told[pictures * captions :])):
+        write(folder / f"{part}.csv", "image_name| comment_number| comment\n" + "".join(
+            f"{name}| {n}| {text}\n" for name, n, text in rows))  # fmt: skip
 
 
 def coco(folder: Path, year: str = "2017", train: int = 8, val: int = 4, captions: int = 5) -> None:
@@ -81,15 +96,16 @@ def coco(folder: Path, year: str = "2017", train: int = 8, val: int = 4, caption
 ANSWERS = [["yes"] * 10, ["no"] * 8 + ["yes"] * 2, ["red"] * 2 + ["the Red."] + ["blue"] * 7, ["umbrella"] * 10]
 
 
-def vqa(folder: Path, train: int = 6, val: int = 3) -> None:
-    """Write two questions for each picture, with the answers of ``ANSWERS`` in turn."""
+def vqa(folder: Path, train: int = 6, val: int = 3, more: int = 0) -> None:
+    """Write two questions for each picture, with the answers of ``ANSWERS`` and so many ``more`` in turn."""
+    of_all = ANSWERS + [[f"thing {i}"] * 10 for i in range(more)]
     for part, many, first in (("train2014", train, 1), ("val2014", val, 50)):
         questions, annotations = [], []
         for i in range(2 * many):
             image, number = first + i // 2, (first + i // 2) * 1000 + i % 2
             write(folder / part / f"COCO_{part}_{image:012d}.jpg", picture(image))
             questions.append({"image_id": image, "question": f"What is in picture {number}?", "question_id": number})
-            texts = ANSWERS[i % len(ANSWERS)]
+            texts = of_all[i % len(of_all)]
             answers = [{"answer": a, "answer_confidence": "yes", "answer_id": n + 1} for n, a in enumerate(texts)]
             annotations.append({"question_id": number, "image_id": image, "answers": answers, "answer_type": "other"})
         names = f"v2_OpenEnded_mscoco_{part}_questions.json", f"v2_mscoco_{part}_annotations.json"
@@ -97,10 +113,12 @@ def vqa(folder: Path, train: int = 6, val: int = 3) -> None:
         write(folder / names[1], json.dumps({"data_type": "mscoco", "annotations": annotations}))
 
 
-def medmnist(path: Path, classes: int = 11, size: int = 28, colours: bool = False, **other: np.ndarray) -> None:
+def medmnist(
+    path: Path, classes: int = 11, size: int = 28, colours: bool = False, of_class: int = 2, **other: np.ndarray
+) -> None:
     rng = np.random.default_rng(1)
     arrays: dict[str, np.ndarray] = {}
-    for name, many in (("train", 2 * classes), ("val", classes), ("test", classes)):
+    for name, many in (("train", of_class * classes), ("val", classes), ("test", classes)):
         shape = (many, size, size, 3) if colours else (many, size, size)
         arrays[f"{name}_images"] = rng.integers(0, 256, shape, np.uint8)
         arrays[f"{name}_labels"] = (np.arange(many, dtype=np.uint8) % classes)[:, None]
@@ -108,7 +126,52 @@ def medmnist(path: Path, classes: int = 11, size: int = 28, colours: bool = Fals
     np.savez_compressed(path, **(arrays | other))
 
 
-def mtsamples(folder: Path, rows: int = 120) -> None:
+def mtsamples(folder: Path, rows: int = 120, specialties: int = 4) -> None:
     head = ["", "description", "medical_specialty", "sample_name", "transcription", "keywords"]
-    samples = [[i, "", f" Specialty {i % 4}", "", f"SUBJECTIVE:, patient {i} was seen", ""] for i in range(rows)]
+    samples = [
+        [i, "", f" Specialty {i % specialties}", "", f"SUBJECTIVE:, patient {i} was seen", ""] for i in range(rows)
+    ]
     table(folder / "mtsamples.csv", [head, *samples])
+
+
+def medical_abstracts(folder: Path, train: int = 40, test: int = 10) -> None:
+    for name, many in (("train", train), ("test", test)):
+        rows = [[i % 5 + 1, f"Abstract {i} of {name}: the patients, 12 of 30, were well."] for i in range(many)]
+        table(folder / f"medical_tc_{name}.csv", [["condition_label", "medical_abstract"], *rows])
+
+
+def advance(folder: Path, classes: int = 3, of_class: int = 8, seconds: float = 0.1) -> None:
+    """Write a picture and a sound of 16-bit samples at 22,050 Hz under each name."""
+    times = np.arange(int(22_050 * seconds)) / 22_050
+    for i in range(classes * of_class):
+        name = Path(f"scene {i % classes}") / f"{i:05d}"
+        write(folder / "vision" / name.with_suffix(".jpg"), picture(i))
+        with wave.open(str(write(folder / "sound" / name.with_suffix(".wav"), b"")), "wb") as sound:
+            sound.setnchannels(1)
+            sound.setsampwidth(2)
+            sound.setframerate(22_050)
+            sound.writeframes((9_000 * np.sin(2 * np.pi * (200 + 40 * i) * times)).astype("<i2").tobytes())
+
+
+def vit(path: Path, **sizes: Any) -> Path:
+    """A ViT's weights as timm writes them; ``sizes`` are those of its ``VisionTransformer``."""
+    import_torchvision()
+    from timm.models.vision_transformer import VisionTransformer
+
+    return _weights(path, VisionTransformer(**sizes))
+
+
+def of_transformers(folder: Path, kind: str, **sizes: Any) -> Path:
+    """A folder as transformers saves its model of a ``kind`` (ViT, DistilBert, AST) with this configuration."""
+    import_torchvision()
+    import transformers
+
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+    model.save_pretrained(folder)
+    return folder
+
+
+def _weights(path: Path, module: nn.Module) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(module.state_dict(), path)
+    return path
