@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from edgefl.commands.analyse.shapley import (
     parts_of,
     without,
 )
-from edgefl.errors import RunError, UnknownName
+from edgefl.errors import RunError, UnknownName, install_hint
 from edgefl.runs import Run, comparison, is_comparison, is_run, read_run
 from edgefl.runs.plug_in_files import check_plug_in_files
 from edgefl.scenario import Scenario, load
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
 
 USUAL = ("shapley", "gradients", "drift", "matching")
 """Names of the analyses that are made unless some are named."""
-ANALYSES = (*USUAL, "gaps")
-"""Names of all analyses: gaps needs an encoder, so it is made only if it is named."""
+ANALYSES = (*USUAL, "gaps", "embeddings")
+"""Names of all analyses: gaps needs an encoder and embeddings scikit-learn, so they are made only if they are named."""
 
 
 def names_in(only: Sequence[str]) -> list[str]:
-    """The names that were given, one by one or several with commas.  Raises UnknownName."""
+    """The names that were given, one by one or several with commas.  Raises UnknownName or RunError."""
     names = [name.strip() for each in only for name in each.split(",")]
     for name in names:
         if name not in ANALYSES:
             raise UnknownName("analysis", name, ANALYSES)
+    if "embeddings" in names and find_spec("sklearn") is None:
+        raise RunError(f"embeddings needs scikit-learn: pip install scikit-learn (or, {install_hint('data')})")
     return names
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgefl.commands.analyse.answer import Analysis
+from edgefl.commands.analyse.embeddings import embeddings
 from edgefl.commands.analyse.gaps import Clip, gaps
 from edgefl.commands.analyse.shapley import EVERYBODY, metrics_of, values_of
 from edgefl.commands.analyse.trained_federation import (
@@ -48,6 +49,8 @@ def made_analyses(
     clients: int,
     metric: str | None,
     clip: Clip | None,
+    samples: int,
+    classes: int | None,
     on_message: Callable[[str], None],
 ) -> Analysis:
     """The answer: each selected analysis that applies, of the runs by seed and coalition.
@@ -88,6 +91,9 @@ def made_analyses(
         drift=run_analysis("drift", lambda trained: drift(trained, kinds, clients, on_message)),
         matching=run_analysis(
             "matching", lambda trained: matching(trained, kinds, scenario.evaluation.final, on_message)
+        ),
+        embeddings=run_analysis(
+            "embeddings", lambda trained: embeddings(trained, kinds, clients, samples, classes, folder, on_message)
         ),
         shapley=values_of(runs, players, kinds, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,

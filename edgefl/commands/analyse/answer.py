@@ -195,6 +195,27 @@ class Gaps(Record):
     """The gap of the setting: their sum"""
 
 
+class FeatureDistance(Record):
+    """How far two models' features of the same samples lie apart."""
+
+    space: str
+    """Modality of the features; `fused`: of both"""
+    models: Sequence[str]
+    """The two models"""
+    distance: float
+    """Norm of the difference of their mean features, which have unit length"""
+
+
+class Embeddings(Record):
+    """Features of the same samples by several models; `embeddings.csv` and `.png` in the folder show them in two
+    dimensions, by t-SNE, or by PCA where there are at most 90 different ones."""
+
+    split: str
+    """Split of the samples"""
+    distances: Sequence[FeatureDistance]
+    """By space and pair of models"""
+
+
 class Analysis(Answer):
     """What a trained federation shows; `analysis.json` in the folder has the same."""
 
@@ -216,6 +237,8 @@ class Analysis(Answer):
     """Matching by prototypes"""
     gaps: Gaps | Maybe = UNSET
     """Gaps between data sets; made only if it is asked for"""
+    embeddings: Embeddings | Maybe = UNSET
+    """Features by clients' and the server's models; made only if it is asked for"""
     skipped: Annotated[Mapping[str, str], Keys("ANALYSIS")]
     """Why an analysis doesn't apply"""
 

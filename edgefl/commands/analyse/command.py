@@ -31,7 +31,10 @@ def analyse(
     *,
     only: Annotated[
         Sequence[str],
-        option("Only shapley, gradients, drift, matching; or gaps, made if named. May be repeated.", "NAME", "--only"),
+        option(
+            "Only shapley, gradients, drift, matching; or gaps, embeddings, made if named. May be repeated.",
+            "NAME", "--only",
+        ),
     ] = (),
     overrides: Overrides = (),
     out: Annotated[
@@ -46,8 +49,14 @@ def analyse(
         int, option("Compute Shapley values over N seeds: mean and standard deviation.", "N", min=1)
     ] = 1,
     clients: Annotated[
-        int, option("Clients of each kind whose gradients and updates are analysed: the largest.", "N", min=1)
+        int, option("Clients of each kind whose gradients, updates and features are analysed: the largest.", "N", min=1)
     ] = 3,
+    samples: Annotated[
+        int, option("Samples whose features embeddings shows: public ones, else of the final evaluation.", "N", min=2)
+    ] = 250,
+    classes: Annotated[
+        int | None, option("Classes of the samples that embeddings shows, by colour. Default all.", "N", min=1)
+    ] = None,
     players: Annotated[
         Sequence[str],
         option("Kinds whose Shapley values are computed; the others always take part. Default all.", "KIND,KIND"),
@@ -111,9 +120,12 @@ def analyse(
     from edgefl.runs.progress import messages
 
     names = names_in(only)
-    for what, number in (("seeds", seeds), ("clients", clients)):
-        if number < 1:
-            raise RunError(f"{what} must be 1 or more, not {number}")
+    classes_shown = 1 if classes is None else classes
+    for what, number, least in (
+        ("seeds", seeds, 1), ("clients", clients, 1), ("samples", samples, 2), ("classes", classes_shown, 1),
+    ):  # fmt: skip
+        if number < least:
+            raise RunError(f"{what} must be {least} or more, not {number}")
     check_jobs(jobs, address)
     share = None if shard is None else shard_of(shard)
     if figure is not None:
@@ -139,7 +151,8 @@ def analyse(
         return ShardOfAnalysis(shard=shard, folder=str(folder), runs=len(parts), left=left)
     result = made_analyses(
         runs, scenario, setup, selected, chosen, kinds,
-        folder=folder, must=bool(names), clients=clients, metric=metric, clip=clip, on_message=on_message,
+        folder=folder, must=bool(names), clients=clients, metric=metric, clip=clip, samples=samples, classes=classes,
+        on_message=on_message,
     )  # fmt: skip
     replace_file(folder / "analysis.json", json_text(result.to_data()))
     if figure is not None:

@@ -69,6 +69,12 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
         _print_matching(console, result.matching)
     if result.gaps:
         _print_gaps(console, result.gaps)
+    if result.embeddings:
+        table = new_table("features of", "by", "and by", "distance", left=range(3))
+        for row in result.embeddings.distances:
+            table.add_row(row.space, *row.models, _number(row.distance))
+        note = "Norm of the difference of the mean features of the same samples, which have unit length."
+        print_section(console, f"Distances of models ({result.embeddings.split} samples)", table, note)
     for name, reason in result.skipped.items():
         console.print(Text(f"no {name}: {reason}"))
 

@@ -246,8 +246,10 @@ class Pull:
     clients: int
 
 
-def update(trained: Trained, planner: Planner, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
-    """A client's update of the parameters that it trains in a round, and their values before, both in float64."""
+def train_locally(
+    trained: Trained, planner: Planner, kind: str, client: int, round: int
+) -> tuple[Work, Tensors, Tensors]:
+    """A client's work of a round from the final weights, the tensors that it starts from, and what it left and sent."""
     stage = trained.setup.schedule.candidates(round)[0]
     source = trained.setup.clients.client(client)
     work, _ = planner.work(kind, round, stage, trained.setup.variant_of(client))
@@ -260,6 +262,12 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
         models = {i.name for i in payload.items if not i.is_beside_model}
         decoded = payload.decode_tensors(result.payloads[payload.name], bases)
         after |= {name: value for name, value in decoded.items() if name in models}
+    return work, inputs, after
+
+
+def update(trained: Trained, planner: Planner, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
+    """A client's update of the parameters that it trains in a round, and their values before, both in float64."""
+    work, inputs, after = train_locally(trained, planner, kind, client, round)
     before = {name: inputs[name].double() for name in work.trainable if name in after and name in inputs}
     return {name: after[name].double() - value for name, value in before.items()}, before
 
