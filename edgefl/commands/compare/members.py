@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgefl.errors import RunError
-from edgefl.runs import Run, comparison, is_comparison, read_run
+from edgefl.runs import Run, comparison, comparison_sets, is_comparison, read_run
 from edgefl.scenario.document import LEAVES
+from edgefl.scenario.keys import ROWS
 from edgefl.yaml_lines import flow
 
 Flat = dict[str, object]
@@ -23,11 +24,15 @@ FOLDER = "run"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, the folder that was ``given`` for it, and its scenario's values without those IGNORED."""
+    """A finished run, the folder that was ``given`` for it, and its scenario's values without those IGNORED.
+
+    ``row`` is the label of the row that it is in its comparison; None without rows.
+    """
 
     run: Run
     given: str
     fields: Flat
+    row: object = None
 
     @property
     def seed(self) -> int:
@@ -70,18 +75,21 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
     left_out: list[str] = []
     members, known = [], set[Path]()
     for given in dict.fromkeys(os.fspath(path) for path in paths):
+        rows = _rows_of(Path(given))
         for run in _runs_of(Path(given), left_out):
             if run.path.resolve() in known:
                 continue
             known.add(run.path.resolve())
             if run.is_finished:
-                members.append(FinishedRun(run, given, flat(run.scenario)))
+                members.append(FinishedRun(run, given, flat(run.scenario), rows.get(run.path)))
             else:
                 left_out.append(f"{run.path} isn't finished; continue it with edgefl run --resume {given}")
     if not members:
         raise RunError(left_out[0] if left_out else "give the folder of a run or of a comparison")
     grouped = _group_runs(members, left_out)
-    labels, also = labels_of([group[0].fields for group in grouped])
+    labels, also = labels_of([group[0].fields for group in grouped], [group[0].row for group in grouped])
+    if len({member.given for member in members}) == 1 and members[0].row is not None:
+        also = []  # a row's label stands for all that the row sets
     differing = _differing([group[0].fields for group in grouped])
     groups = [
         SeedGroup(label, {path: _cell(path, group[0].fields.get(path)) for path in differing}, tuple(group))
@@ -100,6 +108,14 @@ def _runs_of(path: Path, left_out: list[str]) -> Iterator[Run]:
             yield run.runs[label]
         else:
             left_out.append(f"{folder} isn't begun; continue it with edgefl run --resume {path}")
+
+
+def _rows_of(path: Path) -> dict[Path, object]:
+    """The label of the row that each run of a comparison is; empty without rows."""
+    if not is_comparison(path):
+        return {}
+    sets = comparison_sets(path)
+    return {folder: sets[label][ROWS] for label, folder in comparison(path).items() if ROWS in sets[label]}
 
 
 def _group_runs(members: Sequence[FinishedRun], left_out: list[str]) -> list[list[FinishedRun]]:
@@ -152,14 +168,14 @@ def _differing(scenarios: Sequence[Flat]) -> list[str]:
     return sorted(differing, key=lambda path: (not path.endswith(".name"), sections.index(path.partition(".")[0])))
 
 
-def labels_of(scenarios: Sequence[Flat]) -> tuple[list[str], list[str]]:
+def labels_of(scenarios: Sequence[Flat], rows: Sequence[object] = ()) -> tuple[list[str], list[str]]:
     """A label for each of these different scenarios, and the paths that differ too.
 
     A label has the names of methods, schedules and others that differ, then ``key=value`` for the first fields that
-    tell scenarios of equal names apart.
+    tell scenarios of equal names apart.  If all scenarios are ``rows``, it begins with the row's label instead.
     """
     paths = _differing(scenarios)
-    words: list[list[str]] = [[] for _ in scenarios]
+    words: list[list[str]] = [[str(row)] if rows and None not in rows else [] for row in rows or scenarios]
     used: list[str] = []
     for path in paths:
         classes: dict[tuple[str, ...], list[int]] = {}

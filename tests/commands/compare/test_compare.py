@@ -433,3 +433,36 @@ def main_ends(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(words)
     return int(ended.value.code or 0)
+
+
+def test_rows_are_called_by_their_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"plain": {}, "near, prox": {"method": {"name": "fedprox", "mu": 0.01}, "training.lr": 0.02}}
+    scenario = {
+        "name": "table",
+        "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20},
+        "model": {"image": {"blocks": 1, "width": 8, "heads": 1}},
+        "schedule": {"rounds": 1},
+        "training": {"mode": "none"},
+        "executor": "inline",
+        "compare": {"seed": [1, 2], "rows": rows},
+    }
+    run = edgefl.run(scenario, out=tmp_path / "table")
+    found = edgefl.compare([run])
+    assert [row.label for row in found.rows] == list(rows)
+    assert [row.seeds for row in found.rows] == [[1, 2], [1, 2]] and found.also_differ == []
+    assert found.rows[1].sets["training.lr"] == 0.02 and found.rows[1].sets["method.name"] == "fedprox"
+    assert sorted(set(run.rounds["rows"])) == sorted(rows)
+    assert list(run.runs) == [f"seed={seed},{label}" for seed in (1, 2) for label in ("plain", "near,-prox")]
+    with pytest.raises(SystemExit):
+        main(["compare", str(run.path), "--as", "latex"])
+    assert "near, prox" in capsys.readouterr().out
+    # folders of single runs are no rows, so that their fields tell them apart
+    alone = [run.runs["seed=1,plain"], run.runs["seed=1,near,-prox"]]
+    assert [row.label for row in edgefl.compare(alone).rows] == ["fedavg", "fedprox"]
+
+
+def test_what_differs_beside_rows_stands_behind_their_labels() -> None:
+    scenarios = [{"training.lr": lr, "training.batch": batch} for lr in (0.1, 0.2) for batch in (4, 8)]
+    labels, also = labels_of(scenarios, ["slow", "slow", "fast", "fast"])
+    assert labels == ["slow, batch=4", "slow, batch=8", "fast, batch=4", "fast, batch=8"] and also == ["training.lr"]
+    assert labels_of(scenarios, ["slow", "slow", "fast", None])[0][0] == "lr=0.1, batch=4"
