@@ -61,16 +61,37 @@ def train(arguments: list[str]) -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides", help="a change of every row"
     )
+    parser.add_argument(
+        "--dry", action="store_true", help="train nothing: tell missing files, costs, and hours by a few measured steps"
+    )
+    parser.add_argument("--hours", metavar="FILE", help="write the hours that each table would take, measured here")
     add_form(parser)
     given = parser.parse_args(arguments)
+    if given.hours and given.table:
+        parser.error("--hours is of all tables: leave out TABLE")
     with program("repeat the command to continue") as on_progress:
-        from tools.paper_tables.printed import print_scores, print_table_list
+        from tools.paper_tables.printed import print_dry_run, print_hours, print_scores, print_table_list
         from tools.paper_tables.published_tables import list_tables
-        from tools.paper_tables.training_tables import train_table
 
+        if given.hours:
+            from tools.paper_tables.dry_runs import measure_hours
+
+            print_answer(measure_hours(given.hours, on_progress=on_progress), given.form, print_hours)
+            return 0
         if given.table is None:
             print_answer(list_tables(), given.form, print_table_list)
             return 0
+        if given.dry:
+            from tools.paper_tables.dry_runs import Speeds, dry_table
+
+            dry = dry_table(
+                given.table, given.rows, data=given.data, overrides=given.overrides, speeds=Speeds(),
+                on_progress=on_progress,
+            )  # fmt: skip
+            print_answer(dry, given.form, print_dry_run)
+            return 0
+        from tools.paper_tables.training_tables import train_table
+
         result = train_table(
             given.table, given.rows, data=given.data, out=given.out, overrides=given.overrides, on_progress=on_progress
         )

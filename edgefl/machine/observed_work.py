@@ -141,16 +141,30 @@ def run_observed(
         warm(device)
         # the bare run is first: memory that the C library retains would hide the growth of a later run
         on_message("bare")
-        finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
-        timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
         with _Resident() as resident:
-            _run(work, timed, device, seed, NO_METER)
+            seconds = _time_steps(work, source, device, seed)
         on_message("metered")
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
         _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
         on_message("watching torch's allocator")
         peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, NO_METER, watched=True)
-        return Observed(meter.trace(), peak, _fastest(work, timed), resident.before, resident.peak, resident.after)
+        return Observed(meter.trace(), peak, seconds, resident.before, resident.peak, resident.after)
+
+
+def time_steps(work: Work, source: Source, device: torch.device) -> dict[tuple[int, str], tuple[float, float]]:
+    """Wall and CPU seconds of the fastest of a work's first steps, by distinct pass and pattern, on random batches."""
+    with threads(1):
+        warm(device)
+        return _time_steps(replace(work, passes=tuple(distinct(work))), source, device, 0)
+
+
+def _time_steps(
+    work: Work, source: Source, device: torch.device, seed: int
+) -> dict[tuple[int, str], tuple[float, float]]:
+    finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
+    timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
+    _run(work, timed, device, seed, NO_METER)
+    return _fastest(work, timed)
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.answer import Answer
-from edgefl.records.record import Keys, Record, Share
+from edgefl.records.record import Clients, Keys, Record, Rounds, Samples, Share, Unit
 
 
 class PaperPage(Record):
@@ -187,6 +187,100 @@ class ScoredTable(PublishedTable):
     def exit_code(self) -> int:
         """1 if a run has no scores."""
         return int(any(row.failed for row in self.rows))
+
+
+class MissingFile(Record):
+    """A file of a data set that isn't there."""
+
+    source: str
+    """The data set"""
+    folder: str
+    """The folder in which it must lie"""
+    file: str
+    """Its name, or a pattern of names; empty where none is known"""
+    holds: str
+    """What is in it, as published"""
+    size_bytes: int | None
+    """Its size, where it is known"""
+
+
+class DryRow(Record):
+    """What training a row would take."""
+
+    row: str
+    """Its name"""
+    same: str | None
+    """The row whose run it shares; `null` for a run of its own"""
+    why: str | None
+    """Why it can't be priced without data; `null` if it is"""
+    rounds: Rounds | None = None
+    """Rounds; this and all that follows is `null` for a row that isn't priced"""
+    flops: float | None = None
+    """Mean computation of a round, of all clients and the server, without evaluation"""
+    download_bytes: float | None = None
+    """Mean tensors of a round down, to all clients"""
+    upload_bytes: float | None = None
+    """The same, up"""
+    peak_memory_bytes: int | None = None
+    """The largest peak of a client"""
+    clients: Clients | None = None
+    """Clients of the fleet"""
+    eligible: Clients | None = None
+    """Those that fit their budgets at the hardest stage"""
+    core_hours: float | None = None
+    """Hours of one core of this machine for the run, with its evaluations; `null` if nothing was measured"""
+
+
+class MeasuredModel(Record):
+    """Steps of a model on one core of this machine."""
+
+    kind: str
+    """Kind of client, or `server`"""
+    steps: int
+    """Different steps, each the faster of two"""
+    samples: Samples
+    """Samples of a batch"""
+    flops: float
+    """Computation of these steps"""
+    processor_seconds: float
+    """Their time"""
+    flops_per_second: Annotated[float, Unit("FLOP/s")]
+    """The rate"""
+
+
+class DryTable(PublishedTable):
+    """What training a published table would take."""
+
+    missing: Sequence[MissingFile]
+    """A file that isn't there"""
+    rows: Sequence[DryRow]
+    """A row"""
+    measured: Sequence[MeasuredModel]
+    """What hours rest on: measured steps of each different model"""
+    core_hours: float | None
+    """Hours of one core for all rows that are priced, shared runs once; `null` if nothing was measured"""
+
+
+class TableHours(Record):
+    """What training a published table would take."""
+
+    rows: int
+    """Its rows"""
+    priced: int
+    """Those that could be priced without data"""
+    core_hours: float | None
+    """Hours of one core for these, in three digits; `null` if there are none"""
+
+
+class MeasuredHours(Answer):
+    """What training each published table would take."""
+
+    origin: str
+    """How and when it was measured"""
+    machine: str
+    """The processor"""
+    tables: Annotated[Mapping[str, TableHours], Keys("TABLE")]
+    """A table"""
 
 
 class ListedTable(Record):

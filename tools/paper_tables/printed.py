@@ -8,9 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_section, screen
+from edgefl.units import show_bytes, show_flops, show_seconds
 from tools.paper_tables.answer import (
+    DryTable,
     ListedTables,
     MadePage,
+    MeasuredHours,
     PaperFigure,
     PaperPage,
     PaperPages,
@@ -142,11 +145,51 @@ def print_scores(result: ScoredTable, console: Console | None = None) -> None:
             shown = (or_dash("{:.2f}".format, cell.published), or_dash("{:.2f}".format, cell.own),
                      or_dash("{:+.2f}".format, cell.difference))  # fmt: skip
             table.add_row("" if index else row.label, cell.metric, *shown)
-    print_section(console, _title(result), table, _remarks(result, [f"files: {result.folder}", *result.then]))
+    print_section(
+        console, f"{_title(result)}, in per cent", table, _remarks(result, [f"files: {result.folder}", *result.then])
+    )
+
+
+def print_dry_run(result: DryTable, console: Console | None = None) -> None:
+    """Print the result of ``dry_table``: missing files, a line for each row, and what hours rest on."""
+    console = console or screen()
+    files = new_table("data set", "file", "what it holds", "size", "folder", left=(0, 1, 2, 4))
+    for each in result.missing:
+        files.add_row(each.source, each.file, each.holds, or_dash("{:,} bytes".format, each.size_bytes), each.folder)
+    if result.missing:
+        print_section(console, "Missing files", files)
+    table = new_table("row", "rounds", "FLOPs a round", "down", "up", "eligible", "core hours")
+    for row in result.rows:
+        if row.why is not None:
+            table.add_row(row.row, *[NOTHING] * 6)
+            continue
+        table.add_row(
+            row.row, str(row.rounds), or_dash(show_flops, row.flops), or_dash(show_bytes, row.download_bytes),
+            or_dash(show_bytes, row.upload_bytes), f"{row.eligible} of {row.clients}",
+            f"as {row.same}" if row.same else or_dash("{:,.3g}".format, row.core_hours),
+        )  # fmt: skip
+    more = [f"not priced: {row.row}: {row.why}" for row in result.rows if row.why is not None]
+    if result.core_hours is not None:
+        more.append(f"{result.core_hours:,.3g} core hours in all, of one core of this machine, from measured steps:")
+    more += [
+        f"  {each.kind}: {each.steps} of {each.samples} samples, {show_flops(each.flops)} in "
+        f"{show_seconds(each.processor_seconds)}, {show_flops(each.flops_per_second)}/s"
+        for each in result.measured
+    ]
+    print_section(console, f"{_title(result)}, on declared data", table, _remarks(result, more))
+
+
+def print_hours(result: MeasuredHours, console: Console | None = None) -> None:
+    """Print the result of ``measure_hours``: a line for each table."""
+    console = console or screen()
+    table = new_table("table", "rows", "priced", "core hours")
+    for name, each in result.tables.items():
+        table.add_row(name, str(each.rows), str(each.priced), or_dash("{:,.3g}".format, each.core_hours))
+    print_section(console, "Hours of one core", table, f"{result.origin}; {result.machine}")
 
 
 def _title(result: PublishedTable) -> str:
-    return f"{result.table}: {result.title}, {result.where} of {result.paper}, in per cent"
+    return f"{result.table}: {result.title}, {result.where} of {result.paper}"
 
 
 def _remarks(result: PublishedTable, more: Sequence[str]) -> str:

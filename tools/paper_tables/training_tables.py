@@ -54,12 +54,14 @@ def scenarios_of(table: PrintedTable, rows: Sequence[str] = (), overrides: Seque
     Raises UnknownName for a row, RunError for one that can't be run, and ScenarioError for overrides that don't fit.
     """
     base = load(table.base)
+    base = with_fields(base, table.set) if table.set else base
     given = {spell(each.path): each.value for each in map(read_override, overrides)}
     found: list[TableRow] = []
     first: dict[str, str] = {}
     for row in rows_of(table, rows):
-        scenario = with_fields(base, table.changes(row))
-        scenario = with_fields(scenario, given) if given else scenario
+        scenario = base
+        for fields in filter(None, (table.rows[row].set, given)):
+            scenario = with_fields(scenario, fields)
         same = first.setdefault(scenario.to_yaml(), row)
         found.append(TableRow(row, row, same, replace(scenario, name=row)))
     return found
@@ -155,7 +157,7 @@ def _check_data(scenarios: Sequence[Scenario]) -> None:
 def _with_sizes(row: TableRow, paper: PrintedPaper, on_progress: OnProgress) -> TableRow:
     """The row, whose label and run say which data sets have another size than the paper's."""
     federation = federation_of(row.scenario, messages(on_progress))
-    others = list(other_sizes(paper.sets, federation))
+    others = list(other_sizes(paper.sets, federation, row.scenario.data.draw or {}))
     for set_name, found, printed, what in others:
         on_progress("prepare", {"what": f"{set_name}: {found:,} {what} to train on, {printed:,} in the paper"})
     if not others:
@@ -165,8 +167,13 @@ def _with_sizes(row: TableRow, paper: PrintedPaper, on_progress: OnProgress) -> 
     return replace(row, label=label, scenario=replace(row.scenario, name=label))
 
 
-def other_sizes(sets: Mapping[str, PrintedSize], federation: Federation) -> Iterator[tuple[str, int, int, str]]:
-    """``(set, found, printed, "pictures")`` of each data set with another number to train on than the paper's."""
+def other_sizes(
+    sets: Mapping[str, PrintedSize], federation: Federation, drawn: Mapping[str, int]
+) -> Iterator[tuple[str, int, int, str]]:
+    """``(set, found, printed, "pictures")`` of each data set with another number to train on than the paper's.
+
+    ``drawn`` are the samples by kind that are drawn of those to train on.
+    """
     for collection, part in federation.stored_sources:
         name = collection.path.name.rpartition("-")[0]
         size = sets.get(name)
@@ -175,6 +182,8 @@ def other_sizes(sets: Mapping[str, PrintedSize], federation: Federation) -> Iter
         rows = np.flatnonzero(np.isin(part.arrays["split"], (SPLITS.index("train"), SPLITS.index(PUBLIC))))
         by_picture = size.captions > 1 and not size.drawn
         found = len(np.unique(collection.arrays["image"][rows])) if by_picture else len(rows)
+        if of_kinds := [drawn[kind] for kind in part.meta["kinds"] if kind in drawn]:
+            found = sum(of_kinds)
         if found != size.train:
             what = "texts" if size.image is None else "pairs" if size.drawn else "pictures"
             yield name, found, size.train, what
