@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,3 +13,28 @@ Integers = NDArray[np.integer[Any]]
 """Of any width: clients' numbers are int64, and columns of a fleet have the smallest type that holds them."""
 Booleans = NDArray[np.bool_]
 AnyArray = NDArray[Any]
+
+
+class JoinedArray:
+    """Arrays `[n, ...]` one after the other, as one whose rows are read where they are: on disk, of several files."""
+
+    def __init__(self, arrays: Sequence[AnyArray]):
+        self._arrays, self._ends = arrays, np.cumsum([len(array) for array in arrays])
+        self.shape = (int(self._ends[-1]), *arrays[0].shape[1:])
+        self.dtype, self.ndim = arrays[0].dtype, arrays[0].ndim
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Integers) -> AnyArray:
+        """A copy of these rows."""
+        rows = np.asarray(rows)
+        found = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
+        of = np.searchsorted(self._ends, rows, side="right")
+        for index, array in enumerate(self._arrays):
+            found[of == index] = array[rows[of == index] - (self._ends[index] - len(array))]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
+        """All rows, for another machine."""
+        return np.concatenate(self._arrays).astype(dtype or self.dtype, copy=False)

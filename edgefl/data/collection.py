@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edgefl.arrays import AnyArray, Integers
+from edgefl.arrays import AnyArray, Integers, JoinedArray
 from edgefl.errors import DataError, install_hint
 
 OnMessage = Callable[[str], None]
@@ -84,7 +84,9 @@ class Collection:
         for name, (dtype, shape) in _ARRAYS.items():
             array = getattr(self, name)
             if array is not None and (
-                not isinstance(array, np.ndarray) or array.ndim != len(shape) or not np.issubdtype(array.dtype, dtype)
+                not isinstance(array, np.ndarray | JoinedArray)
+                or array.ndim != len(shape)
+                or not np.issubdtype(array.dtype, dtype)
             ):
                 found = f"{array.dtype} {[*array.shape]}" if isinstance(array, np.ndarray) else type(array).__name__
                 raise DataError(f"{name} must be an array of {_SAID[dtype]} [{', '.join(shape)}], not {found}")

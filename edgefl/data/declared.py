@@ -52,6 +52,11 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         fewest, most = options.sample_range(kind) or (SAMPLES, SAMPLES)
         rng = seeds.generator(seed, "declared samples", index)
         parts.append(rng.integers(fewest, most, options.clients[kind], np.int32, endpoint=True))
+    if options.public == "all":
+        raise DataError("a declared set has as many public samples as data.public says: give their number")
+    if options.dealt_kind:
+        own, dealt = parts[kinds.index(options.dealt_kind)], _size(options.public, int(np.concatenate(parts).sum()))
+        own += dealt // len(own) + (np.arange(len(own)) < dealt % len(own))
     samples = np.concatenate(parts)
     patterns, dropped = _missing_counts(options, kinds, parts, seed)
     if patterns is not None:
@@ -59,12 +64,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         samples = np.concatenate(parts)
     kind_of = np.repeat(np.arange(len(kinds), dtype=np.uint8), [options.clients[kind] for kind in kinds])
     server: dict[str, dict[str, int]] = {}
-    for data in ("validation", "test", "public"):
-        requested = getattr(options, data)
-        if requested == "all":
-            raise DataError("a declared set has as many public samples as data.public says: give their number")
-        size = round(requested * int(samples.sum())) if requested < 1 else round(requested)
-        if size:
+    for data in ("validation", "test") if options.dealt_kind else ("validation", "test", "public"):
+        if size := _size(getattr(options, data), int(samples.sum())):
             server[data] = dict.fromkeys(map(str, KINDS), size)
     if options.vocabulary != DataOptions.model_fields["vocabulary"].default:
         raise DataError("a declared set has no texts to train a vocabulary on: write shapes: {text: {vocabulary: ...}}")
@@ -84,6 +85,10 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         client_patterns=None if patterns is None else np.concatenate(patterns),
         client_dropped=None if dropped is None else np.concatenate(dropped),
     )
+
+
+def _size(requested: float, samples: int) -> int:
+    return round(requested * samples if requested < 1 else requested)
 
 
 def _missing_counts(

@@ -133,13 +133,13 @@ def data_fingerprint(options: DataOptions) -> list[object]:
 def revision_warnings(options: DataOptions, federation: Federation) -> list[str]:
     """A line for each data set of a plug-in whose code changed since its data were built, with the same revision."""
     lines = []
-    for name, part in zip(options.sources, federation._parts, strict=False):
-        now, before = code_of(registry.get("data set", name).build), part.collection.meta.get("code")
-        if now and before and now != before:
-            revision = registry.get("data set", name).revision
-            lines.append(
-                f"the code that builds {registry.describe_part('data set', name)} changed, but its revision is still "
-                f"{revision}: the data built before are used; raise the revision if build returns something else, "
-                f"or delete {part.collection.path}"
-            )
+    for names, part in zip(options.parts.values(), federation._parts, strict=False):
+        for name, before in zip(names, part.collection.meta.get("code", "").split(" "), strict=False):
+            dataset = registry.get("data set", name)
+            if (now := code_of(dataset.build)) and before and now != before:
+                lines.append(
+                    f"the code that builds {registry.describe_part('data set', name)} changed, but its revision is "
+                    f"still {dataset.revision}: the data built before are used; raise the revision if build returns "
+                    f"something else, or delete {part.collection.path.with_name(name)}-*"
+                )
     return lines

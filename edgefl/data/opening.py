@@ -25,6 +25,7 @@ from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
 from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
+from edgefl.data.joining import check_alike, join, read_collection
 from edgefl.data.missing import DROPPED, PAIRS, draw
 from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
 from edgefl.data.partition import MINIMUM
@@ -97,6 +98,8 @@ def _open(
     collections: dict[str, StoredEntry] = {}
     for name, dataset in datasets.items():
         collection_keys[name], collections[name] = _collection(name, dataset, options, cache, on_message)
+    members = {name: {source: collections[source] for source in names} for name, names in options.parts.items()}
+    joined = {name: join(each, cache, partial(on_message, WAITS)) for name, each in members.items()}
     part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, version("tokenizers")]
     if isinstance(options.vocabulary, str):
         part_key.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
@@ -106,9 +109,9 @@ def _open(
     tokenizer = once(partial(_tokenizer, collections, options, tokens))  # trained only if a part must be built
     parts: dict[str, FederationPart] = {}
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
-    for name, collection in collections.items():
-        own_key = [] if len(collections) == 1 else [name]
-        deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
+    for name, collection in joined.items():
+        own_key = [] if len(joined) == 1 else [name]
+        deal = partial(_part, collection, members[name], tokenizer, name, options, seed, tokens, on_message)
         dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal, partial(on_message, WAITS))
         parts[name] = FederationPart(collection, dealt, tasks)
     return merge_parts(parts, options)
@@ -178,7 +181,8 @@ def merge_parts(parts: Mapping[str, FederationPart], options: DataOptions) -> Fe
         dropped.append(lacking_both)
     any_missing = any(part.has_missing for part in parts.values())
     several = len(parts) > 1
-    public = parts[options.public_source] if several else None
+    holders = [part for name, part in parts.items() if options.public_source in options.parts[name]]
+    public = parts.get(options.public_source, holders[0]) if several and not options.deal_public else None
     server: dict[str, dict[str, int]] = {}
     for part in parts.values():
         for data, sizes in part.server_samples.items():
@@ -223,12 +227,8 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
             other = facts.setdefault(modality, dict(shape))
             source = first.setdefault(modality, name)
             for key, value in shape.items():
-                if key != "classes" and other[key] != value:
-                    remedy = {"size": "; set data.size", "channels": "; set data.channels: 3"}.get(key, "")
-                    raise DataError(
-                        f"one {modality} tower can't read both: {key} is {other[key]} in {source}, "
-                        f"{value} in {name}{remedy}"
-                    )
+                if key != "classes":
+                    check_alike(modality, key, (source, other[key]), (name, value))
     return facts
 
 
@@ -244,16 +244,6 @@ def _collect(name: str, make: Callable[[], Collection], code: str, coloured: boo
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
     meta: Meta = {"classes": collection.classes, "code": code}
     return Built(arrays, meta, {"texts.json": texts})
-
-
-def _read_collection(cached: StoredEntry) -> Collection:
-    texts = json.loads(cached.text("texts.json"))
-    return Collection(
-        classes=tuple(cached.meta["classes"]),
-        texts=tuple(texts["texts"]),
-        masked=tuple(texts["masked"]),
-        **cached.arrays,
-    )
 
 
 def _split(collection: Collection, options: DataOptions) -> tuple[Integers, np.random.Generator]:
@@ -274,9 +264,10 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
         return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
     corpus: set[str] = set()
     for name in options.seen_sources:
-        collection = _read_collection(collections[name])
+        collection = read_collection(collections[name])
         if collection.text is not None:
-            train = np.flatnonzero(_split(collection, options.of_source(name))[0] == 0)
+            split = _split(collection, options.of_source(name))[0]
+            train = np.flatnonzero(np.isin(split, (0, SPLITS.index(PUBLIC)) if options.deal_public else 0))
             corpus |= {
                 text
                 for index in np.unique(collection.text[train])
@@ -288,19 +279,30 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
 
 def _part(
     cached: StoredEntry,
+    members: Mapping[str, StoredEntry],
     tokenizer_of_all: Callable[[], Tokenizer],
     source: str,
-    whole: DataOptions,
+    options: DataOptions,
     seed: int,
     tokens: int,
     on_message: OnMessage,
 ) -> Built:
-    """Build one data set's part: split it, encode its texts, distribute its samples to clients."""
+    """Build one part: split its data sets, encode their texts, distribute their samples to clients."""
     on_message("holding out samples, training the tokenizer, distributing samples to clients")
-    collection, options = _read_collection(cached), whole.of_source(source)
-    if options.pool and collection.official is None:
-        on_message(f"{source} is published without splits, so data.pool changes nothing of it")
-    split, fixed = _split(collection, options)
+    collection = read_collection(cached)
+    splits = list[Integers]()
+    for name, stored in members.items():
+        one, own = read_collection(stored), options.of_source(name)
+        if options.pool and one.official is None:
+            on_message(f"{name} is published without splits, so data.pool changes nothing of it")
+        of_one, fixed = _split(one, own)
+        if len(members) > 1 and not any(own.clients.values()):
+            of_one = np.where(of_one == 0, -1, of_one)  # only its public samples are dealt
+        splits.append(of_one)
+    split = np.concatenate(splits)
+    private, dealt = (np.flatnonzero(split == SPLITS.index(data)) for data in ("train", PUBLIC))
+    if options.deal_public:
+        split[dealt] = SPLITS.index("train")
     train = np.flatnonzero(split == 0)
     arrays: dict[str, AnyArray] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
@@ -313,7 +315,7 @@ def _part(
             "size": collection.images.shape[2],
             "classes": classes,
         }
-        unseen = SPLITS.index(TEST) if source == whole.test_source else -1
+        unseen = SPLITS.index(TEST) if source == options.test_source else -1
         samples = train if len(train) else np.flatnonzero((split >= 0) & (split != unseen))  # all may be public
         pictures = samples if collection.image is None else np.unique(collection.image[samples])
         pictures = pictures[pictures >= 0]
@@ -331,7 +333,7 @@ def _part(
         facts["audio"] = {"bins": collection.audio.shape[2], "frames": collection.audio.shape[1], "classes": classes}
         meta["audio_moments"] = _audio_moments(collection.audio, train)
 
-    kinds = [kind for kind in KINDS if options.clients.get(kind)]
+    kinds = [kind for kind in KINDS if options.clients.get(kind) and options.sets_of(kind) == tuple(members)]
     server: dict[str, dict[str, int]] = {}
     drawn = options.draw or {}
     for index, data in enumerate(SPLITS):
@@ -339,8 +341,8 @@ def _part(
             continue
         server[data] = {}
         # of several data sets each serves its own kinds, but public samples all possible kinds, and a test set pairs
-        serves_all = len(whole.sources) == 1 or data == PUBLIC
-        served = [*kinds, *PAIRS] if data == TEST and source == whole.test_source else kinds
+        serves_all = len(options.parts) == 1 or data == PUBLIC
+        served = [*kinds, *PAIRS] if data == TEST and source == options.test_source else kinds
         for kind in KINDS if serves_all else (kind for kind in KINDS if kind in served):
             rows: Integers = np.flatnonzero((split == index) & usable_mask(collection, kind, options.task_of(kind)))
             if len(rows):
@@ -356,11 +358,15 @@ def _part(
                 if kind in kinds and like(options.task_of(kind)) == "classify" and not np.ptp(collection.label[rows]):
                     only = collection.classes[collection.label[rows[0]]]
                     on_message(f"all {data} samples of {kind} clients are of one class, {only!r}: who guesses it has 1")
-    if source == whole.test_source and not any(kind in server.get(TEST, {}) for kind in PAIRS):
+    if source == options.test_source and not any(kind in server.get(TEST, {}) for kind in PAIRS):
         pairs = any(collection.modalities.issuperset(kind.split("-")) for kind in PAIRS)
         reason = "holds nothing out for it: set data.test" if pairs else "has no pairs of pictures with texts or sounds"
         raise DataError(f"data.source.test: {source} {reason}")
-    arrays |= _deal_samples(collection, train, kinds, options, whole, seed, on_message)
+    if kinds:
+        firsts = dict(zip(members, np.cumsum([0, *map(len, splits)]).tolist(), strict=False))
+        arrays |= _deal_samples(collection, private, dealt, firsts, kinds, source, options, seed, on_message)
+    else:
+        arrays |= {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
     meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
     return Built(arrays, meta, files)
@@ -369,28 +375,36 @@ def _part(
 def _deal_samples(
     collection: Collection,
     train: Integers,
+    public: Integers,
+    firsts: Mapping[str, int],
     kinds: Sequence[Kind],
+    source: str,
     options: DataOptions,
-    whole: DataOptions,
     seed: int,
     on_message: OnMessage,
 ) -> dict[str, AnyArray]:
-    """The samples of each client, and their missing modalities."""
-    if not kinds:
-        return {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
+    """The samples of each client, and their missing modalities.
+
+    ``firsts`` is the position of each data set's first sample.
+    """
     tasks = {kind: options.task_of(kind) for kind in kinds}
     named = [kind for kind in kinds if collection.owner is not None and _is_natural(options, kind)]
     held = {kind: held_by_client(collection, train) for kind in named}
-    if collection.owner is not None and not named and options.source == TABLE.name:
+    if collection.owner is not None and not named and source == TABLE.name:
         column = options.columns.get("client", "client")
         on_message(f"the column {column} isn't used, because data.partition deals the rows; natural follows the column")
     try:
         samples_of = assign_kinds(
-            collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks, held
+            collection,
+            train,
+            {kind: options.clients[kind] for kind in kinds},
+            seeds.generator(seed, "samples of kinds"),
+            tasks,
+            held,
         )
     except DataError as error:
-        raise DataError(f"{options.source}: {error}") from error
-    all_kinds = [kind for kind in KINDS if whole.clients.get(kind)]
+        raise DataError(f"{source}: {error}") from error
+    all_kinds = [kind for kind in KINDS if options.clients.get(kind)]
     filled = collection.modality_bits
     lacks = filled.min() < filled.max()
     client_rows: list[Integers] = []
@@ -403,28 +417,39 @@ def _deal_samples(
         rows = samples_of[kind]
         if kind in (drawn := options.draw or {}):
             rows = seeds.generator(seed, "samples drawn", index).permutation(rows)
-            what = f"training samples of {kind} clients of {options.source}"
+            what = f"training samples of {kind} clients of {source}"
             rows = np.sort(first_samples(collection, rows, drawn[kind], tasks[kind], what))
         partition = registry.get("partition", name)
         partition_reads = getattr(partition, "reads", "label")
         if partition_reads == "owner":
             if collection.owner is None:
-                raise DataError(f"{kind} clients of {options.source}: partition {name}: the data name no clients")
+                raise DataError(f"{kind} clients of {source}: partition {name}: the data name no clients")
             keys = collection.owner[rows]
         elif partition_reads == "group":
             keys = collection.group[rows]
         else:
             keys = np.where(collection.label[rows] < len(collection.classes), collection.label[rows], -1)
-        try:
-            parts = partition(keys, options.clients[kind], argument, rng)
-        except DataError as error:
-            raise DataError(f"{kind} clients of {options.source}: {error}") from error
+        parts = list[Integers]()
+        set_of = np.array([*firsts])[np.searchsorted([*firsts.values()], rows, side="right") - 1]
+        counts = options.clients_by_set.get(kind, {source: options.clients[kind]})
+        for one, count in counts.items():
+            own = np.flatnonzero(set_of == one) if len(counts) > 1 else np.arange(len(rows))
+            try:
+                parts += [own[part] for part in partition(keys[own], count, argument, rng)]
+            except DataError as error:
+                raise DataError(f"{kind} clients of {one}: {error}") from error
+        more: list[Integers] = [np.zeros(0, np.int64)] * len(parts)
+        if kind == options.dealt_kind:
+            pairs = public[usable_mask(collection, kind, tasks[kind])[public]]
+            group = collection.group[pairs]
+            shuffled = seeds.generator(seed, "public pairs dealt").permutation(np.unique(group))
+            more = [pairs[np.isin(group, dealt)] for dealt in np.array_split(shuffled, len(parts))]
         if left := len(rows) - sum(map(len, parts)) if kind in held else 0:
             on_message(f"{kind} clients: {left:,} of {len(rows):,} samples are of clients that don't take part")
         rates, missing_rng = options.missing_of(kind), seeds.generator(seed, "missing", index)
-        for part in parts:
+        for part, others in zip(parts, more, strict=True):
             # In random order, so that a cap keeps a random subset.
-            kept = np.sort(rng.permutation(rows[part])[: options.samples_of(kind)])
+            kept = np.sort(np.concatenate([rng.permutation(rows[part])[: options.samples_of(kind)], others]))
             code = draw(kind, rates, len(kept), missing_rng) if rates else np.zeros(len(kept), np.int8)
             if lacks and "-" in kind:  # by bits: 1 image, 2 text, 3 both
                 code = np.array([DROPPED, 1, 2, 0], np.int8)[np.array([3, 1, 2, 0])[code] & filled[kept]]

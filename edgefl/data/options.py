@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -52,6 +53,11 @@ def _ends(value: object) -> object:
     return tuple(value)
 
 
+ClientCount = Annotated[
+    int,
+    Field(ge=0),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"additionalProperties": {"type": "integer"}}]}),
+]
 CountRange = Annotated[
     tuple[int, int],
     BeforeValidator(_ends),
@@ -94,11 +100,12 @@ class DeclaredDataset(Fields):
 class DataOptions(Fields):
     """The data set, its partition over clients, and the held-out splits."""
 
-    source: str | dict[str, str] = Field(
+    source: str | dict[str, str | list[str]] = Field(
         default="glyphs",
         description="name of a registered data set; or a mapping with one for each kind of client, one for the public "
         "samples, and one on whose pairs the server tests: {image: cifar100, text: ag-news, image-text: flickr30k, "
-        "public: coco-50k, test: coco-50k}; without the last, each kind is tested on its own set",
+        "public: coco-50k, test: coco-50k}; without the last, each kind is tested on its own set; several sets of a "
+        "kind, {image: [cifar100, organcmnist]}, have their classes one after the other",
     )
     folders: dict[str, FilePath] = Field(
         default={},
@@ -111,10 +118,14 @@ class DataOptions(Fields):
         description="column names of your own table by role (source: table): {image: file, text: caption, "
         "label: class, client: user, split: part}",
     )
-    clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
+    clients: dict[Kind, ClientCount] = Field(
         default={"image": 12, "text": 10, "image-text": 8},
         description="number of clients of each kind; the default of a table with a column client are all that it "
-        "names, each of the kind whose columns its rows fill",
+        "names, each of the kind whose columns its rows fill; of a kind with several sets the number that hold each of "
+        "them: {image: {cifar100: 12, organcmnist: 12}}",
+    )
+    clients_by_set: dict[Kind, dict[str, Annotated[int, Field(ge=1)]]] = Field(
+        default={}, description="clients of each data set of a kind with several: taken from clients"
     )
     partition: Partition = Field(
         default=dict[str, object](dirichlet=0.5),
@@ -143,6 +154,11 @@ class DataOptions(Fields):
         default=0.0,
         description="size of the public split, which the server and the methods that exchange public "
         "samples use; in the same unit as validation; all: the whole of a set that serves no clients",
+    )
+    deal_public: bool = Field(
+        default=False,
+        description="whether clients with pairs get the public ones besides their own, each the same number of "
+        "pictures with all their captions, instead of the server and all clients: for methods without public samples",
     )
     pool: bool = Field(
         default=False,
@@ -209,12 +225,34 @@ class DataOptions(Fields):
     def _rates(cls, value: Any) -> dict[str, MissingRates] | None:
         return None if value is None else parse_missing(value)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _count_by_set(cls, given: Any) -> Any:
+        """Clients of a kind that are given by data set: their sum, with the numbers in ``clients_by_set``."""
+        clients = given.get("clients") if isinstance(given, dict) else None
+        if not isinstance(clients, dict):
+            return given
+        by_set = {
+            kind: counts
+            for kind, counts in clients.items()
+            if isinstance(counts, dict) and counts and all(type(n) is int and n > 0 for n in counts.values())
+        }
+        if not by_set:
+            return given
+        sums = {kind: sum(counts.values()) for kind, counts in by_set.items()}
+        return given | {"clients": clients | sums, "clients_by_set": given.get("clients_by_set", {}) | by_set}
+
     @field_validator("source")
     @classmethod
-    def _sources(cls, value: str | dict[str, str]) -> str | dict[str, str]:
+    def _sources(cls, value: str | dict[str, str | list[str]]) -> str | dict[str, str | list[str]]:
         allowed = (*KINDS, PUBLIC, TEST)
         if isinstance(value, dict) and (unknown := [name for name in value if name not in allowed]):
             raise ValueError(f"{unknown[0]!r} is not a kind of client; allowed keys of source: {', '.join(allowed)}")
+        for key, names in value.items() if isinstance(value, dict) else ():
+            if isinstance(names, list) and (len(names) < 2 or key not in KINDS):
+                raise ValueError(f"{key}: write the name of one data set; a kind of client may have several")
+            if isinstance(names, list) and (twice := [name for name, n in Counter(names).items() if n > 1]):
+                raise ValueError(f"{key}: {twice[0]} is named twice")
         return value
 
     @field_validator("tasks")
@@ -236,8 +274,17 @@ class DataOptions(Fields):
         if isinstance(self.source, dict):
             if lacking := [kind for kind, count in self.clients.items() if count and kind not in self.source]:
                 raise ValueError(f"source names no data set for {lacking[0]} clients")
-            if "declared" in self.source.values():
+            if "declared" in self.sources:
                 raise ValueError("declared has shapes for every kind: write source: declared")
+        for kind, count in self.clients.items():
+            names, counts = self.sets_of(kind, own=True), self.clients_by_set.get(kind, {})
+            if count and (len(names) > 1 or counts) and ({*names} != {*counts} or sum(counts.values()) != count):
+                each = f"{{{', '.join(f'{name}: {count // len(names)}' for name in names)}}}"
+                wanted = f"{{{kind}: {each if len(names) > 1 else count}}}"
+                raise ValueError(f"{kind} clients hold samples of {', '.join(names)}: write clients: {wanted}")
+        if self.deal_public and (self.dealt_kind is None or not self.public):
+            wrong = "set public" if self.dealt_kind else "there are no clients with pairs"
+            raise ValueError(f"deal_public deals public pairs to the clients with pairs: {wrong}")
         if self.draw and self.source == "declared":
             raise ValueError("draw: a declared set has as many samples as samples says: leave out draw")
         if self.source != "declared" and any(isinstance(self._samples(kind), tuple) for kind in KINDS):
@@ -245,22 +292,47 @@ class DataOptions(Fields):
         return self
 
     @property
+    def dealt_kind(self) -> Kind | None:
+        """The kind whose clients get the public pairs (``deal_public``), if any does."""
+        return next((kind for kind in KINDS if self.deal_public and "-" in kind and self.clients.get(kind)), None)
+
+    def sets_of(self, key: str, *, own: bool = False) -> tuple[str, ...]:
+        """The data sets of a kind's clients, of public samples or of the server's test, none if none is named.
+
+        ``own`` leaves out that of the public pairs that they get.
+        """
+        if isinstance(self.source, str):
+            return (self.source,)
+        named = self.source.get(key, [])
+        dealt = [self.public_source] if key == self.dealt_kind and not own else []
+        return tuple(dict.fromkeys([*([named] if isinstance(named, str) else named), *dealt]))
+
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """The data sets that serve the same, by a name for all of them, in order of the kinds that they serve.
+
+        One that only the server tests on is last.
+        """
+        kinds = [kind for kind in KINDS if self.clients.get(kind)]
+        served = [self.sets_of(key) for key in (*kinds, *([] if self.deal_public else [PUBLIC]), TEST)]
+        return {" + ".join(names): names for names in served if names}
+
+    @property
     def sources(self) -> tuple[str, ...]:
-        """The distinct data sets, in order of the kinds that they serve; one that only the server tests on is last."""
-        return tuple(dict.fromkeys([*self.seen_sources, *([self.test_source] if self.test_source else [])]))
+        """The distinct data sets, in the order of ``parts``."""
+        return tuple(dict.fromkeys(name for names in self.parts.values() for name in names))
 
     @property
     def seen_sources(self) -> tuple[str, ...]:
         """The data sets with samples of clients or public ones."""
-        if isinstance(self.source, str):
-            return (self.source,)
-        used = [self.source[kind] for kind in KINDS if self.clients.get(kind)]
-        return tuple(dict.fromkeys([*used, *([self.source[PUBLIC]] if PUBLIC in self.source else [])]))
+        kinds = [kind for kind in KINDS if self.clients.get(kind)]
+        seen = {name for key in (*kinds, PUBLIC) for name in self.sets_of(key)}
+        return tuple(name for name in self.sources if name in seen)
 
     @property
     def test_source(self) -> str | None:
         """The data set on whose pairs the server tests, if it is named."""
-        return None if isinstance(self.source, str) else self.source.get(TEST)
+        return None if isinstance(self.source, str) else (*self.sets_of(TEST), None)[0]
 
     @property
     def title(self) -> str:
@@ -270,16 +342,14 @@ class DataOptions(Fields):
     @property
     def public_source(self) -> str:
         """The data set that public samples are held out of: the one named, else that of the pairs."""
-        if isinstance(self.source, str):
-            return self.source
-        pairs = [self.source[kind] for kind in KINDS if self.clients.get(kind) and "-" in kind]
-        return self.source.get(PUBLIC) or (*pairs, *self.sources)[0]
+        kinds = sorted((kind for kind in KINDS if self.clients.get(kind)), key=lambda kind: "-" not in kind)
+        return next(names[0] for key in (PUBLIC, *kinds) if (names := self.sets_of(key, own=True)))
 
     def of_source(self, name: str) -> DataOptions:
-        """The options of one data set: the clients of its kinds, and the splits that are held out of it."""
+        """The options of one data set: the clients that hold its samples, and the splits that are held out of it."""
         if isinstance(self.source, str):
             return self
-        kinds = {kind: n if self.source.get(kind) == name else 0 for kind, n in self.clients.items()}
+        kinds = {kind: n if name in self.sets_of(kind, own=True) else 0 for kind, n in self.clients.items()}
         has_clients = any(kinds.values())
         changes: dict[str, object] = {
             "source": name,

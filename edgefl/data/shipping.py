@@ -32,7 +32,7 @@ def pack_federation(federation: Federation, options: DataOptions) -> Cargo:
     """All arrays of a federation.  Raises DataError if a registered set makes its samples itself."""
     if not federation.stored_sources:
         raise DataError(f"{federation.title} makes its samples itself: it can't be sent to workers")
-    entries = zip(options.sources, federation.stored_sources, strict=True)
+    entries = zip(options.parts, federation.stored_sources, strict=True)
     return {name: [_crate(entry) for entry in pair] for name, pair in entries}
 
 

@@ -181,7 +181,7 @@ class RunSummary(Record):
     """Each metric is the best of so many last rounds; only in finished runs with `evaluation.reported`"""
 
     @property
-    def reported(self) -> str:
+    def score_words(self) -> str:
         """Which score the metrics are, and on which split, in words."""
         if self.best_of_last is UNSET:
             return f"{self.metrics_split} split"

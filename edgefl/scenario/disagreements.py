@@ -306,12 +306,10 @@ def _missing_errors(
 def data_errors(document: Document, data: DataOptions) -> list[ScenarioError]:
     """Unknown data sets and invalid partitions, found before the data are opened."""
     errors = []
-    named: dict[KeyPath, str] = {}
-    if isinstance(data.source, str):
-        named[("data", "source")] = data.source
-    else:
-        named = {("data", "source", kind): name for kind, name in data.source.items()}
-    for path, source in named.items():
+    named: list[tuple[KeyPath, str]] = [(("data", "source"), data.source)] if isinstance(data.source, str) else []
+    for key, names in {} if isinstance(data.source, str) else data.source.items():
+        named += [(("data", "source", key), name) for name in ([names] if isinstance(names, str) else names)]
+    for path, source in named:
         if source not in registry.names("data set"):
             unknown = UnknownName("data set", source, registry.names("data set"))
             errors.append(document.error(path, str(unknown)))

@@ -24,8 +24,8 @@ def items_page() -> str:
         "published score was reproduced with them here.",
         table(("Paper", *map(capital, STATES)), rows, ("---", *["---:"] * len(STATES))),
         "In the commands, `DIR` is a folder with the [data sets](../../reference/data-sets.md). `BERT`, `BEIT3`, "
-        "`CLIP` and `GLOVE` are files or folders of published weights. `edgefl` finds the data if the variable "
-        "`EDGEFL_DATA` names `DIR`. "
+        "`CLIP`, `GLOVE` and `TOKENIZER` are files or folders of [published weights](../../guides/pre-trained.md). "
+        "`edgefl` finds the data if the variable `EDGEFL_DATA` names `DIR`. "
         "[Reproduce a paper](../../guides/reproduce-a-paper.md) says what `tools/papers.py` prints.",
     ]
     for each in papers:

@@ -67,7 +67,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         metrics=metrics,
         split=split,
         reported=" or ".join(dict.fromkeys(
-            of.reported if of.best_of_last is not UNSET else f"{of.reported}, last evaluation"
+            of.score_words if of.best_of_last is not UNSET else f"{of.score_words}, last evaluation"
             for of in map(facts, everyone) if of.metrics_split == split
         )),
         chance=_chances(split, groups, metrics),

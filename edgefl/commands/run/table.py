@@ -209,7 +209,7 @@ def _print_metrics(console: Console, facts: RunSummary) -> None:
                 NOTHING if pattern else or_dash(str, facts.test_samples.get(kind)),
             )
     print_section(
-        console, f"Metrics: {facts.reported}, after round {facts.metrics_round} (chance level in brackets)", table
+        console, f"Metrics: {facts.score_words}, after round {facts.metrics_round} (chance level in brackets)", table
     )
 
 

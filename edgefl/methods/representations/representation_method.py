@@ -97,7 +97,7 @@ class Exchange(Method):
         if available < max(self.pairs, 2):
             raise MethodError(
                 f"{options.name} needs at least {max(self.pairs, 2)} public {self.pattern} samples, but the data have "
-                f"{available}: increase data.public"
+                f"{available}: increase data.public, without data.deal_public"
             )
         self.server = self.server_kind()
         # the server trains and evaluates its model as FedAvg does a client kind

@@ -88,7 +88,7 @@ def test_an_unfinished_run_has_the_score_of_its_last_evaluation(runs: Run, tmp_p
         edgefl.run({**SMALL, "evaluation": BEST}, out=tmp_path / "run", on_progress=interrupt)
     begun = facts_of(read_run(tmp_path / "run"))
     assert begun.metrics == runs.runs["best"].records("rounds")[begun.rounds - 1]["metrics"]
-    assert begun.reported == "test split"
+    assert begun.score_words == "test split"
     assert edgefl.run(resume=tmp_path / "run").result == runs.runs["best"].result
 
 

@@ -1,0 +1,104 @@
+"""Several data sets as one: what clients of one kind hold, in one model with one head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from edgefl.arrays import AnyArray, Integers, JoinedArray
+from edgefl.data.collection import Collection
+from edgefl.data.stored_arrays import Built, StoredEntry, entry
+from edgefl.errors import DataError
+from edgefl.work.description import digest
+
+_LARGE = {"images": ("channels", "size", "size"), "audio": ("frames", "bins")}
+"""Arrays that are read where they are, with what their other axes are."""
+
+
+def read_collection(stored: StoredEntry) -> Collection:
+    """The collection that an entry stores."""
+    texts = json.loads(stored.text("texts.json"))
+    return Collection(
+        classes=tuple(stored.meta["classes"]), texts=tuple(texts["texts"]), masked=tuple(texts["masked"]),
+        **stored.arrays,
+    )  # fmt: skip
+
+
+def join(members: Mapping[str, StoredEntry], cache: Path, waiting: Callable[[], None]) -> StoredEntry:
+    """The data sets as one; one alone is itself.
+
+    Samples, classes and groups of each follow those of the set before.  It has the modalities that all sets have, and
+    no published splits, since each set is split by itself.  Raises DataError for sets that no model can read both.
+    """
+    if len(members) == 1:
+        return next(iter(members.values()))
+    name = f"{' + '.join(members)}-{digest([stored.path.name for stored in members.values()])}"
+    small = entry(cache, name, lambda: _build(members), waiting)
+    large = {
+        name: cast(AnyArray, JoinedArray([stored.arrays[name] for stored in members.values()]))
+        for name in _LARGE
+        if all(name in stored.arrays for stored in members.values())
+    }
+    return replace(small, arrays={**small.arrays, **large})
+
+
+def check_alike(modality: str, axis: str, one: tuple[str, int], other: tuple[str, int]) -> None:
+    """Raise DataError if an axis of a modality differs between data sets ``(name, length)``."""
+    if one[1] != other[1]:
+        remedy = {"size": "; set data.size", "channels": "; set data.channels: 3"}.get(axis, "")
+        raise DataError(
+            f"one {modality} tower can't read both: {axis} is {one[1]} in {one[0]}, {other[1]} in {other[0]}{remedy}"
+        )
+
+
+def _build(members: Mapping[str, StoredEntry]) -> Built:
+    sets = {name: read_collection(stored) for name, stored in members.items()}
+    each = [*sets.values()]
+    (first, *others), shared = members, frozenset.intersection(*(one.modalities for one in each))
+    if not shared:
+        raise DataError(f"{' and '.join(members)} have no modality in common, so no client can hold samples of both")
+    for large, axes in _LARGE.items():
+        for other in others if large.removesuffix("s") in shared else ():
+            shapes = [members[name].arrays[large].shape[1:] for name in (first, other)]
+            for axis, *lengths in zip(axes, *shapes, strict=True):
+                check_alike(large.removesuffix("s"), axis, (first, lengths[0]), (other, lengths[1]))
+    classes = [len(one.classes) for one in each]
+    labels = _follow([np.where(one.label < n, one.label, -1) for one, n in zip(each, classes, strict=True)], classes)
+    arrays: dict[str, AnyArray] = {
+        "label": np.where(labels < 0, sum(classes), labels),
+        "group": _follow([np.unique(one.group, return_inverse=True)[1].reshape(-1) for one in each]),
+    }
+    texts: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    if "image" in shared and any(one.image is not None for one in each):
+        pictures = [np.arange(len(one.label)) if one.image is None else one.image for one in each]
+        arrays["image"] = _follow(pictures, [len(members[name].arrays["images"]) for name in members])
+    if "text" in shared:
+        arrays["text"] = _follow([one.text for one in each if one.text is not None], [len(one.texts) for one in each])
+        texts, masked = (sum(parts, ()) for parts in zip(*((one.texts, one.masked) for one in each), strict=True))
+    if all(one.owner is not None for one in each):
+        arrays["owner"] = _follow([one.owner for one in each if one.owner is not None])
+    if any(one.answer is not None for one in each):
+        answers = [one.label[:, None] if one.answer is None else one.answer for one in each]
+        scores = [np.ones((len(one.label), 1), np.float32) if one.score is None else one.score for one in each]
+        width = max(answer.shape[1] for answer in answers)
+        answers = [np.where(answer < n, answer, -1) for answer, n in zip(answers, classes, strict=True)]
+        wide = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=-1) for a in answers]
+        arrays["answer"] = _follow(wide, classes)
+        arrays["score"] = np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in scores])
+    written = json.dumps({"texts": texts, "masked": masked}, ensure_ascii=False)
+    code = " ".join(stored.meta["code"] for stored in members.values())
+    names = [label for one in each for label in one.classes]
+    return Built(arrays, {"classes": names, "code": code}, {"texts.json": written})
+
+
+def _follow(numbers: list[Integers], counts: list[int] | None = None) -> Integers:
+    """Numbers [n] of each set one after the other, each set's past the ``counts`` of those before; -1 stays."""
+    counts = counts or [int(each.max()) + 1 for each in numbers]
+    firsts = np.cumsum([0, *counts[:-1]])
+    return np.concatenate([np.where(each < 0, -1, each + first) for each, first in zip(numbers, firsts, strict=True)])
