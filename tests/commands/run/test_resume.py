@@ -295,3 +295,10 @@ def test_a_scenario_begins_the_folder_that_it_is_to_resume(tmp_path: Path) -> No
         edgefl.run(scenario, overrides=["training.lr=0.5"], resume=folder)
     with pytest.raises(RunError, match="is a single run, but table compares several; choose another folder"):
         edgefl.run(TABLE, resume=folder)
+
+
+def test_a_row_that_vanished_before_it_was_begun_is_forgotten(table: Path) -> None:
+    rows = {label: ROWS[label] for label in ("prox", "plain")}
+    run = edgefl.run({**TABLE, "compare": {"rows": rows}}, resume=table)
+    assert list(run.runs) == ["prox", "plain"] and run.is_finished
+    assert [entry["label"] for entry in json.loads((table / "compare.json").read_text())["runs"]] == ["prox", "plain"]
