@@ -40,6 +40,7 @@ from tools.pages.front_picture import dark_front_picture, front_facts, front_pic
 from tools.pages.items import items_page
 from tools.pages.measured import figures, files_with_figures, with_figures
 from tools.pages.methods import method_blocks
+from tools.pages.orderings import open_question_blocks, ordering_blocks
 from tools.pages.outputs import renew
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
@@ -101,6 +102,8 @@ PAGES = (
     Page("docs/evidence/gpu.md", gpu_blocks),
     Page("docs/evidence/emulation.md", emulation_blocks),
     Page("docs/evidence/other-programs.md", other_program_blocks),
+    Page("docs/evidence/papers/orderings.md", ordering_blocks),
+    Page("docs/evidence/papers/open-questions.md", open_question_blocks),
     Page("docs/reference/data-sets.md", data_set_blocks),
     Page("docs/reference/towers.md", tower_blocks),
     Page("docs/reference/scenarios.md", scenarios_page),

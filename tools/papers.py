@@ -2,7 +2,7 @@
 
     python tools/papers.py                              the pages, and how long each takes
     python tools/papers.py fedcola-colayer --out tables
-    python tools/papers.py --all --out tables [--train]
+    python tools/papers.py --all --out tables
     python tools/papers.py train                        the published tables
     python tools/papers.py train fedcola-t1 --data DIR --dry
     python tools/papers.py train fedcola-t1 --data DIR --out runs/tables [--rows ROW ROW]
@@ -34,7 +34,6 @@ def make(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a page of docs/evidence/papers; none: list the pages")
     parser.add_argument("--all", action="store_true", help="all pages")
     parser.add_argument("-o", "--out", default="runs/papers", metavar="DIR", help="folder for the tables and figures")
-    parser.add_argument("--train", action="store_true", help="also train what tables need, which takes an hour")
     add_form(parser)
     given = parser.parse_args(arguments)
     if given.all and given.names:
@@ -46,7 +45,7 @@ def make(arguments: list[str]) -> int:
         if not given.all and not given.names:
             print_answer(list_papers(), given.form, print_page_list)
             return 0
-        result = papers(given.names, out=given.out, train=given.train, on_progress=on_progress)
+        result = papers(given.names, out=given.out, on_progress=on_progress)
         print_answer(result, given.form, print_papers)
         return 0 if result.equal else 1
 

@@ -156,7 +156,7 @@ def test_a_formula_is_a_name_in_a_table_and_a_figure_stays() -> None:
 def test_markdown_shows_a_name_as_it_is() -> None:
     from edgefl.commands.compare.answer import Ordering
 
-    odd = Ordering(title="a|b`c\\\x1b", metrics=[], seeds=[], rows=[], claims=[], not_run=[])
+    odd = Ordering(title="a|b`c\\\x1b", metrics=[], seeds=[], rows=[], claims=[])
     text = orderings_markdown([odd], "test")
     assert text.startswith("### a\\|b\\`c\\\\\\\\x1b\n")
 

@@ -216,7 +216,7 @@ SETS = {
     "icons": ["papers/orderings-creamfl"],
     "names": ["finetune/names-lora"],
     "spoken-digits": ["spoken-digits"],
-    "mnist-5k, names and glyphs": ["papers/orderings-pretrained-none"],
+    "mnist-5k, names and glyphs": ["papers/orderings-pretrained"],
 }
 """By data set: a shipped scenario that uses it, with a change."""
 OPEN = """

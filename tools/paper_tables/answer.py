@@ -22,8 +22,6 @@ class PaperPage(Record):
     """Its figures"""
     minutes: float = 0.0
     """Minutes that its predictions take on one core with an empty cache"""
-    training_hours: float = 0.0
-    """Hours of training that its tables need"""
 
 
 class PaperPages(Answer):

@@ -33,7 +33,6 @@ def papers(
     names: Sequence[str] = (),
     *,
     out: str | os.PathLike[str] = "runs/papers",
-    train: bool = False,
     on_progress: OnProgress = silent,
 ) -> Papers:
     """Make the tables and figures of pages of docs/evidence/papers again, and compare them with the committed ones.
@@ -44,7 +43,6 @@ def papers(
     Args:
         names: Pages, such as ``"lw-fedmml"``; none: all.
         out: A folder that is new, empty, or of an earlier call.
-        train: Also train what tables need that aren't predictions; without it these tables are left out.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -64,7 +62,7 @@ def papers(
     pages: list[MadePage] = []
     for index, page in enumerate(chosen):
         on_progress("combination", {"label": page.page, "index": index, "of": len(chosen)})
-        pages.append(_make_page(page, folder / page.page, profiles, train, on_progress))
+        pages.append(_make_page(page, folder / page.page, profiles))
         replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False).to_data()))
     result = _result(pages, folder, began, finished=True)
     replace_file(folder / DIFFERENCES, _differences_csv(result).encode())
@@ -96,7 +94,7 @@ def _prepare(folder: Path) -> None:
 # --- a page ----------------------------------------------------------------------------------------------------------
 
 
-def _make_page(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress: OnProgress) -> MadePage:
+def _make_page(page: Page, folder: Path, profiles: Profiles) -> MadePage:
     """The result of one page; ``error`` says why none of its tables could be made."""
     with writing(folder):
         folder.mkdir(exist_ok=True)
@@ -105,22 +103,14 @@ def _make_page(page: Page, folder: Path, profiles: Profiles, train: bool, on_pro
     made: list[PageTable] = []
     drawn: list[Path] = []
     try:
-        if not page.training_hours:
-            made = page.module.tables(profiles)
-        elif train:
-            made = page.module.trained_tables(folder / "runs", on_progress)
+        made = page.module.tables(profiles)
         if page.figures:
             drawn = page.module.figures(profiles, folder)
     except RunError:
         raise  # the folder can't be written: the other pages' couldn't either
     except EdgeflError as error:
         failed = str(error)
-    skipped = failed or (
-        f"needs about {page.training_hours:g} h of training: --train"
-        if page.training_hours and not train
-        else "written by hand"
-    )
-    tables = [compare_table(table, old, skipped) for table, old in pair_tables(made, committed)]
+    tables = [compare_table(table, old, failed or "written by hand") for table, old in pair_tables(made, committed)]
     _write(folder, page, made)
     figures = [PaperFigure(file=str(path), differing_pixels=differing_pixels(path)) for path in drawn]
     return MadePage(page=page.page, tables=tables, figures=figures, error=failed)
@@ -257,7 +247,6 @@ PAGES = {
         Page(page="lw-fedmml", what="LW-FedMML's three schedules", tables=8, figures=2, minutes=5),
         Page(page="fedcola-layerwise", what="FedCola layer by layer", tables=4, figures=1, minutes=10),
         Page(page="estimates", what="memory that others measured", tables=7, minutes=10),
-        Page(page="orderings", what="orderings over several seeds", tables=16, training_hours=1),
     )
 }
 

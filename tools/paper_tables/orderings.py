@@ -1,119 +1,234 @@
-"""papers/orderings.md: runs of the scenarios ``papers/orderings-*``, and their means and verdicts as tables."""
+"""docs/evidence/papers/orderings.json: what every seed of a study measured, and how seeds that lack are trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from edgefl.commands.compare.answer import Ordering, OrderingFigure
-from edgefl.commands.compare.table import CLAIM_HEADER, claim_cells
+from edgefl.commands.compare.answer import OrderingClaim
+from edgefl.commands.compare.orderings import claim_of
 from edgefl.commands.run.command import run
-from edgefl.errors import RunError
+from edgefl.errors import RunError, UnknownName
+from edgefl.records.reading import decode
+from edgefl.records.record import Keys, Record
+from edgefl.records.rounds import metric_value
+from edgefl.records.run import FinalSummary
 from edgefl.runs import Run, is_comparison, read_run
-from edgefl.runs.progress import OnProgress, silent
+from edgefl.runs.durable import replace_file
+from edgefl.runs.folders import comparison_sets
+from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario, load
-from tools.paper_tables.page_tables import PageTable, Tolerance
+from edgefl.scenario.library import find_document
+from tools.paper_tables.page_tables import pages_folder
+from tools.paper_tables.studies import STUDIES, Study
 
-# 0.02 is a choice: processors round sums differently, which training amplifies
-TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)
-FOLLOW = ("95 % interval", "detectable", "seeds for 80 %")
-"""Columns that follow from the gap and its deviation."""
-
-
-@dataclass(frozen=True)
-class OrderingSection:
-    """A section of the page: its title, the name of its tables, and the scenarios that it runs with overrides."""
-
-    heading: str
-    name: str
-    scenarios: tuple[str, ...]
-    overrides: tuple[str, ...] = ()
+SeedValues = Mapping[str, Mapping[str, float]]
+"""What one seed measured, by row and metric."""
 
 
-SECTIONS = (
-    OrderingSection("FedCola's ablation", "fedcola", ("orderings-fedcola",)),
-    OrderingSection("Shared layers of a modality-agnostic transformer", "fedcola-mat", ("orderings-fedcola-mat",)),
-    OrderingSection(
-        "Shared layers of pre-trained blocks",
-        "pretrained",
-        ("orderings-pretrained-none", "orderings-pretrained-shared"),
-    ),
-    OrderingSection("CreamFL: GCA compared with the mean", "creamfl", ("orderings-creamfl",)),
-    OrderingSection("Replacing a missing modality in training", "pmcmfl", ("orderings-pmcmfl",)),
-    OrderingSection(
-        "Replacing a missing modality in training", "pmcmfl-iid", ("orderings-pmcmfl",), ("data.partition=iid",)
-    ),
-    OrderingSection("Completing a single modality at inference", "pmcmfl-matching", ("orderings-pmcmfl-matching",)),
-    OrderingSection(
-        "Training with excluded clients",
-        "eligibility",
-        tuple(f"orderings-eligibility-{share}" for share in ("30", "50", "100", "depthfl")),
-    ),
-)
-"""In the page's order."""
+class StudyValues(Record):
+    """What the seeds of a study measured, and what follows for its claims."""
+
+    scenario: str
+    """The shipped scenario"""
+    overrides: Sequence[str]
+    """What was changed of it"""
+    fields: str
+    """A digest of the scenario's fields but for seeds: values of other fields aren't this study's"""
+    seeds: Sequence[int]
+    """The seeds"""
+    values: Annotated[Mapping[str, Mapping[str, Sequence[float]]], Keys("ROW.METRIC")]
+    """A value for each seed: of the last evaluation, on the test split"""
+    claims: Sequence[OrderingClaim]
+    """The verdicts on what is claimed"""
 
 
-def trained_tables(
-    folder: Path,
-    on_progress: OnProgress = silent,
-    *,
-    sections: Sequence[OrderingSection] = SECTIONS,
-    overrides: Sequence[str] = (),
-) -> list[PageTable]:
-    """Train the scenarios of the sections in folders below ``folder``, or resume them, and make two tables of each.
+class OrderingValues(Record):
+    """The file."""
 
-    Raises RunError for a folder with the runs of another scenario, and what ``edgefl.run`` raises.
+    studies: Annotated[Mapping[str, StudyValues], Keys("STUDY")]
+    """Studies of which a seed has been trained"""
+
+
+def values_file() -> Path:
+    """The file that holds them."""
+    return pages_folder() / "orderings.json"
+
+
+def recorded(file: Path | None = None) -> dict[str, StudyValues]:
+    """The studies in the file that have the fields of today's scenarios, by name; none if there is no file."""
+    file = file or values_file()
+    known = decode(OrderingValues, file.read_bytes(), file).studies if file.exists() else {}
+    return {name: known[name] for name, study in STUDIES.items() if name in known
+            if known[name].fields == digest_of(study)}  # fmt: skip
+
+
+def studies_of(names: Sequence[str]) -> list[Study]:
+    """The studies of these names, all for none.  Raises UnknownName."""
+    for name in names:
+        if name not in STUDIES:
+            raise UnknownName("study", name, STUDIES)
+    return [STUDIES[name] for name in names or STUDIES]
+
+
+def minutes_left(study: Study, known: StudyValues | None) -> float:
+    """Minutes of one core that the seeds take that lack."""
+    return study.minutes * len({*seeds_of(study)} - {*(known.seeds if known else ())})
+
+
+def list_studies() -> Iterator[str]:
+    """A line for each study: its seeds, and the minutes that are left."""
+    known = recorded()
+    yield f"{'study':20}{'seeds':>10}{'minutes left':>15}  where"
+    for name, study in STUDIES.items():
+        there = known.get(name)
+        seeds = f"{len(there.seeds) if there else 0} of {len(seeds_of(study))}"
+        yield f"{name:20}{seeds:>10}{minutes_left(study, there):>15.0f}  {study.where}"
+
+
+def write(studies: Mapping[str, StudyValues], file: Path | None = None) -> None:
+    """Write the file: a list of numbers takes one line."""
+    ordered = {name: studies[name] for name in STUDIES if name in studies}
+    text = json.dumps(OrderingValues(studies=ordered).to_data(), indent=1, ensure_ascii=False, allow_nan=False)
+    text = re.sub(r"\[[^][{}\"]+\]", lambda match: f"[{' '.join(match[0][1:-1].split())}]", text)
+    replace_file(file or values_file(), f"{text}\n".encode())
+
+
+def digest_of(study: Study) -> str:
+    """A digest of the fields of a study's scenario as they are written, without its seeds."""
+    written = find_document(study.scenario).data
+    fields = [{**written, "compare": written["compare"]["rows"]}, study.overrides]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]
+
+
+def seeds_of(study: Study) -> list[int]:
+    """The seeds that the study's scenario asks for."""
+    return list(find_document(study.scenario).data["compare"]["seed"])
+
+
+def with_seed(study: Study, known: StudyValues | None, seed: int, found: SeedValues) -> StudyValues:
+    """The study's values with those of one more seed, in the order of seeds."""
+    columns: dict[tuple[str, str], dict[int, float]] = {}
+    if known is not None:
+        for row, of in known.values.items():
+            columns |= {(row, m): dict(zip(known.seeds, values, strict=True)) for m, values in of.items()}
+    for row, measured in found.items():
+        for m, value in measured.items():
+            columns.setdefault((row, m), {})[seed] = round(value, 6)
+    seeds = sorted({*(known.seeds if known else ()), seed})
+    values = {row: {m: [columns[row, m][s] for s in seeds] for m in measured} for row, measured in found.items()}
+    return StudyValues(
+        scenario=study.scenario, overrides=list(study.overrides), fields=digest_of(study), seeds=seeds, values=values,
+        claims=list(claims_of(study, values)),
+    )  # fmt: skip
+
+
+def claims_of(study: Study, values: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[OrderingClaim]:
+    """The verdict on each claim of a study, pair by pair."""
+
+    def column(term: str, metric: str) -> Sequence[float]:
+        first, *second = (values[row][metric] for row in term.split(" - "))
+        return [a - b for a, b in zip(first, second[0], strict=True)] if second else first
+
+    for claim in study.claims:
+        for metric in claim.metrics:
+            for worse, better in zip(claim.order, claim.order[1:], strict=False):
+                yield claim_of(worse, better, metric, column(worse, metric), column(better, metric))
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def seed_folder(folder: Path, study: Study, seed: int) -> Path:
+    """Where the runs of one seed are."""
+    return folder / study.name / f"seed-{seed}"
+
+
+def train(
+    studies: Sequence[Study], folder: Path, on_progress: OnProgress, *, minutes: float, file: Path | None = None
+) -> bool:
+    """Train the seeds of these studies that lack, and add each to the file; whether none lacks at the end.
+
+    A seed that was cut off is gone on with.  After so many minutes no other seed begins.  Raises RunError for a folder
+    with the runs of another scenario, and what ``edgefl.run`` raises.
     """
-    orderings = import_module("edgefl.commands.compare.orderings")
-    found = []
-    for section in sections:
-        runs: list[Run] = []
-        for name in section.scenarios:
-            scenario = load(f"papers/{name}", [*section.overrides, *overrides])
-            place = name if len(section.scenarios) > 1 else f"orderings-{section.name}"
-            runs += train_runs(scenario, folder / place, on_progress)
-        (table,) = orderings.tables_of(runs)
-        found += tables_of(section, orderings.ordering_of_study(table))
+    end = time.monotonic() + 60 * minutes
+    for study in studies:
+        for seed in seeds_of(study):
+            known = recorded(file)
+            if study.name in known and seed in known[study.name].seeds:
+                continue
+            place = seed_folder(folder, study, seed)
+            if (found := seed_values(study, seed, place)) is None:
+                if time.monotonic() > end:
+                    return False
+                if is_comparison(place):
+                    run(resume=place, on_progress=on_progress)
+                else:
+                    run(_scenario(study, seed), out=place, on_progress=on_progress)
+                found = seed_values(study, seed, place)
+            if found is None:
+                raise RunError(f"{place} has no {' or '.join(study.metrics)} of every row")
+            write({**known, study.name: with_seed(study, known.get(study.name), seed, found)}, file)
+    return True
+
+
+def take(studies: Sequence[Study], folder: Path, file: Path | None = None) -> int:
+    """Add the finished seeds in the folder to the file without training; how many were added."""
+    known, added = recorded(file), 0
+    for study in studies:
+        for seed in seeds_of(study):
+            there = known[study.name].seeds if study.name in known else ()
+            if seed not in there and (found := seed_values(study, seed, seed_folder(folder, study, seed))):
+                known[study.name] = with_seed(study, known.get(study.name), seed, found)
+                added += 1
+    write(known, file)
+    return added
+
+
+def _scenario(study: Study, seed: int) -> Scenario:
+    return load(study.scenario, [*study.overrides, f"compare.seed=[{seed}]", "executor=inline"])
+
+
+def seed_values(study: Study, seed: int, place: Path) -> SeedValues | None:
+    """What the runs of one seed measured; None until all are finished.
+
+    Raises RunError if they are runs of another scenario.
+    """
+    if not is_comparison(place):
+        return None
+    runs, sets = read_run(place).runs, comparison_sets(place)
+    found: dict[str, dict[str, float]] = {}
+    for label, wanted in _scenario(study, seed).combinations():
+        done = runs.get(label)
+        if done is None or not done.is_finished:
+            return None
+        if other := _other_field(done.scenario, wanted.to_data()):
+            raise RunError(f"{place} holds the run of another scenario ({label}: {other}); choose another folder")
+        found[str(sets[label]["rows"])] = {metric: _metric(done, metric) for metric in study.metrics}
     return found
 
 
-def train_runs(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[Run]:
-    """The finished runs of what a scenario compares; those of an earlier call are read, and resumed if cut off."""
-
-    def on_event(event: str, facts: Mapping[str, object]) -> None:
-        if event != "done":  # the runs are only part of the page
-            on_progress(event, facts)
-
-    if not is_comparison(folder):
-        return list(run(scenario, out=folder, on_progress=on_event).runs.values())
-    wanted = {label: _what_counts(combination.to_data()) for label, combination in scenario.combinations()}
-    for label, known in read_run(folder).runs.items():
-        if _what_counts(known.scenario) != wanted.get(label):
-            raise RunError(f"{folder} holds the run of another scenario ({label}); choose another folder")
-    return list(run(resume=folder, on_progress=on_event).runs.values())
+def _other_field(was: Mapping[str, object], wanted: Mapping[str, object], path: str = "") -> str | None:
+    """The first field that both scenarios have and that differs; how they are executed doesn't count."""
+    for name in was.keys() & wanted.keys() - {"executor", "compare"}:
+        a, b, here = was[name], wanted[name], f"{path}{name}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            if inner := _other_field(a, b, f"{here}."):
+                return inner
+        elif a != b:
+            return here
+    return None
 
 
-def _what_counts(resolved: Mapping[str, object]) -> dict[str, object]:
-    """A resolved scenario without where it trains, which doesn't change results."""
-    return {name: value for name, value in resolved.items() if name != "executor"}
-
-
-def tables_of(section: OrderingSection, ordering: Ordering) -> list[PageTable]:
-    """The means of the variants and the verdicts on the claims; ``ordering`` is an entry of ``edgefl.compare``'s."""
-    metrics = {metric: metric.removeprefix("image-text.") for metric in ordering.metrics}
-    means = tuple(
-        (row.label, *(_mean(row.figures[metric]) for metric in metrics)) for row in ordering.rows
-    )  # fmt: skip
-    verdicts = tuple(
-        (f"{claim.worse} < {claim.better}", metrics[claim.metric], *claim_cells(claim)) for claim in ordering.claims
-    )
-    return [
-        PageTable(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),
-        PageTable(section.heading, f"{section.name}-claims", CLAIM_HEADER, verdicts, 2, TRAINED, FOLLOW),
-    ]
-
-
-def _mean(cell: OrderingFigure) -> str:
-    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"
+def _metric(done: Run, metric: str) -> float:
+    summary = done.read_file(FinalSummary)
+    value = None if summary is None else metric_value(summary.metrics, metric)
+    if value is None:
+        raise RunError(f"the run at {done.path} has no value of {metric}")
+    return value

@@ -39,8 +39,6 @@ def print_page_list(result: PaperPages, console: Console | None = None) -> None:
 
 
 def _takes(page: PaperPage) -> str:
-    if page.training_hours:
-        return f"{page.training_hours:g} h (--train)"
     minutes = page.minutes
     return f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
 

@@ -103,15 +103,15 @@ class OrderingClaim(Record):
     seeds: int
     """Seeds in all"""
     verdict: str
-    """`holds` or `reversed` if neither interval of the gap (Student's t, bootstrap) holds 0, else `no ordering`, or
-    `one seed: no ordering`"""
+    """`shown` or `reversed` if neither interval of the gap (Student's t, bootstrap) holds 0, else
+    `could not be shown`, or `one seed: could not be shown`"""
 
 
 class Ordering(Record):
     """Which row is ahead beyond chance.
 
-    Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the worse mean first.
-    [The rule](../evidence/papers/orderings.md) is in the page about them.
+    Every pair of rows, the worse mean first.  [The rule](../evidence/papers/orderings.md) is in the page about the
+    orderings that papers claim.
     """
 
     title: str
@@ -124,8 +124,6 @@ class Ordering(Record):
     """The rows"""
     claims: Sequence[OrderingClaim]
     """The pairs"""
-    not_run: Sequence[str]
-    """Variants of the paper without a finished run"""
 
 
 class ComparedRuns(Answer):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
-from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
+from edgefl.commands.compare.orderings import ordering_of_rows
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
@@ -180,10 +180,7 @@ def _equal(
 def _orderings(
     groups: Sequence[SeedGroup], columns: Mapping[str, Sequence[SeedSpread]], metrics: Sequence[str]
 ) -> list[Ordering]:
-    """The studies that the runs belong to; of other runs every pair of rows."""
-    runs = [member.run for group in groups for member in group.members]
-    if tables := [table for table in tables_of(runs) if table.variants]:
-        return [ordering_of_study(table) for table in tables]
+    """Every pair of rows."""
     if len(groups) < 2:
         return []
     values = {
@@ -197,5 +194,5 @@ def _orderings(
         }
         for index, group in enumerate(groups)
     }
-    names = dict.fromkeys(run.name for run in runs)
+    names = dict.fromkeys(member.run.name for group in groups for member in group.members)
     return [ordering_of_rows(", ".join(names), values, metrics)]

@@ -312,8 +312,6 @@ def _markdown(ordering: Ordering, split: str) -> list[str]:
     for claim in ordering.claims:
         names = (f"{plain_markdown(claim.worse)} < {plain_markdown(claim.better)}", plain_markdown(claim.metric))
         lines.append(f"| {' | '.join((*names, *claim_cells(claim)))} |")
-    if ordering.not_run:
-        lines += ["", f"Not run: {', '.join(map(plain_markdown, ordering.not_run))}."]
     return lines
 
 
