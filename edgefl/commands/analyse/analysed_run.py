@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 USUAL = ("shapley", "gradients", "drift", "matching")
 """Names of the analyses that are made unless some are named."""
-ANALYSES = (*USUAL, "gaps", "embeddings")
-"""Names of all analyses: gaps needs an encoder and embeddings scikit-learn, so they are made only if they are named."""
+ANALYSES = (*USUAL, "gaps", *(EXTRA := ("embeddings", "landscape")))
+"""Names of all analyses: gaps needs an encoder, and the last scikit-learn, so they are made only if they are named."""
 
 
 def names_in(only: Sequence[str]) -> list[str]:
@@ -35,8 +35,8 @@ def names_in(only: Sequence[str]) -> list[str]:
     for name in names:
         if name not in ANALYSES:
             raise UnknownName("analysis", name, ANALYSES)
-    if "embeddings" in names and find_spec("sklearn") is None:
-        raise RunError(f"embeddings needs scikit-learn: pip install scikit-learn (or, {install_hint('data')})")
+        if name in EXTRA and find_spec("sklearn") is None:
+            raise RunError(f"{name} needs scikit-learn: pip install scikit-learn (or, {install_hint('data')})")
     return names
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from edgefl.commands.analyse.answer import Analysis
 from edgefl.commands.analyse.embeddings import embeddings
 from edgefl.commands.analyse.gaps import Clip, gaps
+from edgefl.commands.analyse.landscape import landscape
 from edgefl.commands.analyse.shapley import EVERYBODY, metrics_of, values_of
 from edgefl.commands.analyse.trained_federation import (
     Trained,
@@ -95,6 +96,7 @@ def made_analyses(
         embeddings=run_analysis(
             "embeddings", lambda trained: embeddings(trained, kinds, clients, samples, classes, folder, on_message)
         ),
+        landscape=run_analysis("landscape", lambda trained: landscape(trained, kinds, folder, on_message)),
         shapley=values_of(runs, players, kinds, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,
     )

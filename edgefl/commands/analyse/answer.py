@@ -196,14 +196,14 @@ class Gaps(Record):
 
 
 class FeatureDistance(Record):
-    """How far two models' features of the same samples lie apart."""
+    """How far two mean features lie apart."""
 
     space: str
     """Modality of the features; `fused`: of both"""
-    models: Sequence[str]
-    """The two models"""
+    of: Sequence[str]
+    """The two models whose features of the same samples these are; or two sets of samples"""
     distance: float
-    """Norm of the difference of their mean features, which have unit length"""
+    """Norm of the difference"""
 
 
 class Embeddings(Record):
@@ -214,6 +214,28 @@ class Embeddings(Record):
     """Split of the samples"""
     distances: Sequence[FeatureDistance]
     """By space and pair of models"""
+
+
+class KindLandscape(Record):
+    """The loss around a kind's global model."""
+
+    kind: str
+    """Kind of client"""
+    samples: int
+    """Training samples of the loss"""
+    loss: float
+    """The task's loss on them"""
+    eigenvalues: Sequence[float]
+    """The two of the loss's Hessian with the largest amounts"""
+
+
+class Landscape(Record):
+    """Loss landscapes, and features by set; `landscape.csv` and `.png` in the folder show them."""
+
+    kinds: Sequence[KindLandscape]
+    """By kind whose models reach the server"""
+    distances: Sequence[FeatureDistance]
+    """Between mean features of two sets of samples, by linear discriminant analysis"""
 
 
 class Analysis(Answer):
@@ -239,6 +261,8 @@ class Analysis(Answer):
     """Gaps between data sets; made only if it is asked for"""
     embeddings: Embeddings | Maybe = UNSET
     """Features by clients' and the server's models; made only if it is asked for"""
+    landscape: Landscape | Maybe = UNSET
+    """The loss around the global models; made only if it is asked for"""
     skipped: Annotated[Mapping[str, str], Keys("ANALYSIS")]
     """Why an analysis doesn't apply"""
 

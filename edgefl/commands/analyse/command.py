@@ -32,7 +32,7 @@ def analyse(
     only: Annotated[
         Sequence[str],
         option(
-            "Only shapley, gradients, drift, matching; or gaps, embeddings, made if named. May be repeated.",
+            "Only shapley, gradients, drift, matching; or gaps, embeddings, landscape, made if named. May be repeated.",
             "NAME", "--only",
         ),
     ] = (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,34 @@ def shown_samples(federation: Federation, split: str, count: int, classes: int |
 
 
 @torch.no_grad()
+def unit_features(model: Any, batch: Mapping[str, Tensor], device: torch.device, *, fuses: bool) -> dict[str, Tensor]:
+    """Features ``[samples, dim]`` of unit length, of each modality that model and batch have, and of both fused.
+
+    Modalities of a pair may attend to each other, as they do where prototypes are computed.
+    """
+    given = {modality: batch[modality].to(device) for modality in model.modalities if modality in batch}
+    features = dict(model.features(given)) if given else {}
+    if fuses and len(features) == 2:
+        features["fused"] = model.fuse(*features.values())
+    return {space: F.normalize(value, dim=1).cpu() for space, value in features.items()}
+
+
+def centre_distances(space: str, features: Mapping[str, Tensor]) -> list[FeatureDistance]:
+    """Distances between the means of features ``[samples, dim]``, of each two models or sets."""
+    centres = {name: value.mean(0) for name, value in features.items()}
+    return [
+        FeatureDistance(space=space, of=[a, b], distance=float(torch.linalg.vector_norm(centres[a] - centres[b])))
+        for a, b in combinations(centres, 2)
+    ]
+
+
 def embeddings(
     trained: Trained, kinds: Sequence[str], clients: int, samples: int, classes: int | None, folder: Path,
     on_message: Callable[[str], None],
 ) -> Embeddings:  # fmt: skip
     """Unit features of public samples, or without these of the final evaluation's, drawn in ``folder``, and distances.
 
-    Modalities of a pair may attend to each other, as they do where prototypes are computed.  Equal features have equal
-    places.  Raises RunError if all are equal.
+    Equal features have equal places.  Raises RunError if all are equal.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -101,13 +121,9 @@ def embeddings(
             own = {f"{name}/{n}": tensor for n, tensor in tensors.items() if n in known}
             model: Any = trained_model(trained.run.path, {name: description}, name, own).float().to(device)
             for batch in shown:
-                given = {m: batch[m].to(device) for m in model.modalities if m in batch}
-                features = dict(model.features(given)) if given else {}
-                if "fused" in tables and len(features) == 2:
-                    features["fused"] = model.fuse(*features.values())
-                for space, value in features.items():
+                for space, value in unit_features(model, batch, device, fuses="fused" in tables).items():
                     parts = spaces.setdefault((space, value.shape[1]), {}).setdefault(name, [])
-                    parts.append((F.normalize(value, dim=1).cpu(), batch["label"]))
+                    parts.append((value, batch["label"]))
         for (space, width), made in spaces.items():
             labels = torch.cat([label for _, label in next(iter(made.values()))]).tolist()
             found = {name: torch.cat([part for part, _ in parts]) for name, parts in made.items()}
@@ -122,9 +138,7 @@ def embeddings(
             places = near.fit_transform(different)[index] if many else PCA(2).fit_transform(stacked)
             rows = [(name, *row) for name in found for row in enumerate(labels)] + [(PROTOTYPES, c, c) for c in there]
             points += [(space, *row, *place) for row, place in zip(rows, places.tolist(), strict=True)]
-            for a, b in combinations(found, 2):
-                apart = float(torch.linalg.vector_norm(found[a].mean(0) - found[b].mean(0)))
-                distances.append(FeatureDistance(space=space, models=[a, b], distance=apart))
+            distances += centre_distances(space, found)
     write(embedding_chart(points, trained.scenario.name, classes is not None), folder, ("png",))
     return Embeddings(split=split, distances=distances)
 

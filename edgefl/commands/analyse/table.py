@@ -14,6 +14,7 @@ from edgefl.commands.analyse.answer import (
     CompletionRecord,
     Drift,
     DriftBetween,
+    FeatureDistance,
     Gaps,
     Gradients,
     MatchingRow,
@@ -70,11 +71,15 @@ def print_analysis(result: Analysis | ShardOfAnalysis, console: Console | None =
     if result.gaps:
         _print_gaps(console, result.gaps)
     if result.embeddings:
-        table = new_table("features of", "by", "and by", "distance", left=range(3))
-        for row in result.embeddings.distances:
-            table.add_row(row.space, *row.models, _number(row.distance))
+        title = f"Distances of models ({result.embeddings.split} samples)"
         note = "Norm of the difference of the mean features of the same samples, which have unit length."
-        print_section(console, f"Distances of models ({result.embeddings.split} samples)", table, note)
+        _print_distances(console, title, result.embeddings.distances, note)
+    if result.landscape:
+        table = new_table("kind", "samples", "loss", "eigenvalues", "")
+        for kind in result.landscape.kinds:
+            table.add_row(kind.kind, f"{kind.samples:,}", f"{kind.loss:.3f}", *map(_number, kind.eigenvalues))
+        print_section(console, "Loss on training samples, and the two largest curvatures", table, "Of the Hessian.")
+        _print_distances(console, "Distances of sets of samples", result.landscape.distances, "Of mean features.")
     for name, reason in result.skipped.items():
         console.print(Text(f"no {name}: {reason}"))
 
@@ -191,6 +196,13 @@ def _print_matching(console: Console, result: CompletionRecord) -> None:
 def _first_index(rows: Sequence[MatchingRow], row: MatchingRow) -> int:
     """The index of the first row with the same kind and pattern."""
     return next(i for i, r in enumerate(rows) if (r.kind, r.pattern) == (row.kind, row.pattern))
+
+
+def _print_distances(console: Console, title: str, rows: Sequence[FeatureDistance], note: str) -> None:
+    table = new_table("features", "of", "and of", "distance", left=range(3))
+    for row in rows:
+        table.add_row(row.space, *row.of, _number(row.distance))
+    print_section(console, title, table, note)
 
 
 def _print_gaps(console: Console, result: Gaps) -> None:

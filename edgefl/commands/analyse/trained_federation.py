@@ -352,14 +352,14 @@ def _shared_parameters(trained: Trained, a: str, b: str) -> list[str]:
 
 def _distance(trained: Trained, a: str, b: str, names: Sequence[str]) -> float | None:
     """Norm of the difference of two kinds' global models, over the mean of their norms."""
-    if not all(_is_model_sent(trained, kind) for kind in (a, b)):
+    if not all(is_model_sent(trained, kind) for kind in (a, b)):
         return None
     tensors_a, tensors_b = ({n: trained.state.tensors[f"{kind}/{n}"].double() for n in names} for kind in (a, b))
     lengths = (_norm(tensors_a, names) + _norm(tensors_b, names)) / 2
     return _norm({n: tensors_a[n] - tensors_b[n] for n in names}, names) / lengths if lengths else None
 
 
-def _is_model_sent(trained: Trained, kind: str) -> bool:
+def is_model_sent(trained: Trained, kind: str) -> bool:
     """Whether the models of clients of this kind reach the server."""
     round = trained.last_round(kind)
     method = trained.setup.method

@@ -65,7 +65,7 @@ def test_equal_models_have_equal_points_by_tsne(tiny: Tiny, tmp_path: Path) -> N
     found: Any = edgefl.analyse(scenario, only=["embeddings"], out=tmp_path / "out", clients=2, samples=150)
     names = ["server, image", "image client 0", "image client 1"]
     assert found.embeddings.split == "test"
-    assert [row.models for row in found.embeddings.distances] == [names[:2], names[::2], names[1:]]
+    assert [row.of for row in found.embeddings.distances] == [names[:2], names[::2], names[1:]]
     assert [row.distance for row in found.embeddings.distances] == [0, 0, 0]
     rows = rows_of(tmp_path / "out")
     server, *clients = (places(rows, "image", name) for name in names)
@@ -99,10 +99,10 @@ def test_points_are_features_by_hand_and_weights_lie_apart_as_drift_says(tiny: T
             feature = each.get_submodule("image")(batch["image"])[:, 0].double().numpy()
         unit.append(feature / np.linalg.norm(feature, axis=1, keepdims=True))
     (row,) = (row for row in found.embeddings.distances if row.space == "image")
-    assert row.models == ["server, image", client] and row.distance > 0
+    assert row.of == ["server, image", client] and row.distance > 0
     assert row.distance == pytest.approx(np.linalg.norm(unit[0].mean(0) - unit[1].mean(0)), rel=1e-4)
     rows = rows_of(tmp_path / "out")
-    mine = np.concatenate([places(rows, "image", name) for name in row.models])
+    mine = np.concatenate([places(rows, "image", name) for name in row.of])
     assert_equal_up_to_signs(mine, pca(np.concatenate(unit)))
     assert [int(r["class"]) for r in rows if r["model"] == client] == batch["label"].tolist()
     assert {r["space"] for r in rows} == {"image", "text"}
@@ -124,9 +124,7 @@ def test_a_private_client_has_the_model_with_which_it_represented_the_public_sam
     model: Any = build(method.server.model).eval()
     model.load_state_dict({n.removeprefix("server/"): t for n, t in weights.items() if n.startswith("server/")})
     batch = first_samples(scenario, "public", "image-text", 20)
-    assert (
-        found.embeddings.split == "public" and [row.models[0] for row in found.embeddings.distances] == ["server"] * 2
-    )
+    assert found.embeddings.split == "public" and [row.of[0] for row in found.embeddings.distances] == ["server"] * 2
     rows = rows_of(tmp_path / "out")
     for (space, name), row in zip((("image", "image client 0"), ("text", "text client 1")), found.embeddings.distances):
         with torch.no_grad():
@@ -181,5 +179,5 @@ def test_what_makes_no_sense_is_said_before_anything_runs(
         monkeypatch.setattr("edgefl.commands.analyse.analysed_run.find_spec", lambda _: None)
     assert importlib.util.find_spec("sklearn") is not None
     with pytest.raises(RunError, match=told):
-        edgefl.analyse(tiny(), only=["embeddings"], out=tmp_path / "none", **change)
+        edgefl.analyse(tiny(), only=["gaps", "embeddings,landscape"], out=tmp_path / "none", **change)
     assert not (tmp_path / "none").exists()
