@@ -62,6 +62,8 @@ def _build(members: Mapping[str, StoredEntry]) -> Built:
     (first, *others), shared = members, frozenset.intersection(*(one.modalities for one in each))
     if not shared:
         raise DataError(f"{' and '.join(members)} have no modality in common, so no client can hold samples of both")
+    if scored := [name for name, one in sets.items() if one.answer is not None]:
+        raise DataError(f"{scored[0]} scores several answers to a sample, which can't be joined with other classes")
     for large, axes in _LARGE.items():
         for other in others if large.removesuffix("s") in shared else ():
             shapes = [members[name].arrays[large].shape[1:] for name in (first, other)]
@@ -73,28 +75,17 @@ def _build(members: Mapping[str, StoredEntry]) -> Built:
         "label": np.where(labels < 0, sum(classes), labels),
         "group": _follow([np.unique(one.group, return_inverse=True)[1].reshape(-1) for one in each]),
     }
-    texts: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()
     if "image" in shared and any(one.image is not None for one in each):
         pictures = [np.arange(len(one.label)) if one.image is None else one.image for one in each]
         arrays["image"] = _follow(pictures, [len(members[name].arrays["images"]) for name in members])
     if "text" in shared:
         arrays["text"] = _follow([one.text for one in each if one.text is not None], [len(one.texts) for one in each])
-        texts, masked = (sum(parts, ()) for parts in zip(*((one.texts, one.masked) for one in each), strict=True))
-    if all(one.owner is not None for one in each):
-        arrays["owner"] = _follow([one.owner for one in each if one.owner is not None])
-    if any(one.answer is not None for one in each):
-        answers = [one.label[:, None] if one.answer is None else one.answer for one in each]
-        scores = [np.ones((len(one.label), 1), np.float32) if one.score is None else one.score for one in each]
-        width = max(answer.shape[1] for answer in answers)
-        answers = [np.where(answer < n, answer, -1) for answer, n in zip(answers, classes, strict=True)]
-        wide = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=-1) for a in answers]
-        arrays["answer"] = _follow(wide, classes)
-        arrays["score"] = np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in scores])
-    written = json.dumps({"texts": texts, "masked": masked}, ensure_ascii=False)
+    texts = {
+        name: [text for one in each for text in getattr(one, name) if "text" in shared] for name in ("texts", "masked")
+    }
     code = " ".join(stored.meta["code"] for stored in members.values())
     names = [label for one in each for label in one.classes]
-    return Built(arrays, {"classes": names, "code": code}, {"texts.json": written})
+    return Built(arrays, {"classes": names, "code": code}, {"texts.json": json.dumps(texts, ensure_ascii=False)})
 
 
 def _follow(numbers: list[Integers], counts: list[int] | None = None) -> Integers:

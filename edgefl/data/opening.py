@@ -263,10 +263,10 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
     if isinstance(options.vocabulary, str):
         return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
     corpus: set[str] = set()
-    for name in options.seen_sources:
-        collection = read_collection(collections[name])
-        if collection.text is not None:
-            split = _split(collection, options.of_source(name))[0]
+    for name, stored in collections.items():
+        collection, own = read_collection(stored), options.of_source(name)
+        if collection.text is not None and (any(own.clients.values()) or name == options.public_source):
+            split = _split(collection, own)[0]
             train = np.flatnonzero(np.isin(split, (0, SPLITS.index(PUBLIC)) if options.deal_public else 0))
             corpus |= {
                 text
@@ -300,9 +300,8 @@ def _part(
             of_one = np.where(of_one == 0, -1, of_one)  # only its public samples are dealt
         splits.append(of_one)
     split = np.concatenate(splits)
-    private, dealt = (np.flatnonzero(split == SPLITS.index(data)) for data in ("train", PUBLIC))
-    if options.deal_public:
-        split[dealt] = SPLITS.index("train")
+    dealt = np.flatnonzero((split == SPLITS.index(PUBLIC)) & options.deal_public)
+    split[dealt] = SPLITS.index("train")
     train = np.flatnonzero(split == 0)
     arrays: dict[str, AnyArray] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
@@ -310,11 +309,8 @@ def _part(
     facts: dict[str, dict[str, int]] = {}
     classes = len(collection.classes)
     if collection.images is not None:
-        facts["image"] = {
-            "channels": collection.images.shape[1],
-            "size": collection.images.shape[2],
-            "classes": classes,
-        }
+        channels, size = collection.images.shape[1:3]
+        facts["image"] = {"channels": channels, "size": size, "classes": classes}
         unseen = SPLITS.index(TEST) if source == options.test_source else -1
         samples = train if len(train) else np.flatnonzero((split >= 0) & (split != unseen))  # all may be public
         pictures = samples if collection.image is None else np.unique(collection.image[samples])
@@ -364,7 +360,7 @@ def _part(
         raise DataError(f"data.source.test: {source} {reason}")
     if kinds:
         firsts = dict(zip(members, np.cumsum([0, *map(len, splits)]).tolist(), strict=False))
-        arrays |= _deal_samples(collection, private, dealt, firsts, kinds, source, options, seed, on_message)
+        arrays |= _deal_samples(collection, arrays["split"], dealt, firsts, kinds, source, options, seed, on_message)
     else:
         arrays |= {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
@@ -374,7 +370,7 @@ def _part(
 
 def _deal_samples(
     collection: Collection,
-    train: Integers,
+    split: Integers,
     public: Integers,
     firsts: Mapping[str, int],
     kinds: Sequence[Kind],
@@ -385,23 +381,19 @@ def _deal_samples(
 ) -> dict[str, AnyArray]:
     """The samples of each client, and their missing modalities.
 
-    ``firsts`` is the position of each data set's first sample.
+    ``public`` are the positions of public pairs that are dealt, ``firsts`` of each data set's first sample; training
+    samples that aren't drawn lose their place in ``split``.
     """
+    train = np.setdiff1d(np.flatnonzero(split == 0), public)
     tasks = {kind: options.task_of(kind) for kind in kinds}
     named = [kind for kind in kinds if collection.owner is not None and _is_natural(options, kind)]
     held = {kind: held_by_client(collection, train) for kind in named}
     if collection.owner is not None and not named and source == TABLE.name:
         column = options.columns.get("client", "client")
         on_message(f"the column {column} isn't used, because data.partition deals the rows; natural follows the column")
+    clients = {kind: options.clients[kind] for kind in kinds}
     try:
-        samples_of = assign_kinds(
-            collection,
-            train,
-            {kind: options.clients[kind] for kind in kinds},
-            seeds.generator(seed, "samples of kinds"),
-            tasks,
-            held,
-        )
+        samples_of = assign_kinds(collection, train, clients, seeds.generator(seed, "samples of kinds"), tasks, held)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     all_kinds = [kind for kind in KINDS if options.clients.get(kind)]
@@ -419,6 +411,7 @@ def _deal_samples(
             rows = seeds.generator(seed, "samples drawn", index).permutation(rows)
             what = f"training samples of {kind} clients of {source}"
             rows = np.sort(first_samples(collection, rows, drawn[kind], tasks[kind], what))
+            split[np.setdiff1d(samples_of[kind], rows)] = -1
         partition = registry.get("partition", name)
         partition_reads = getattr(partition, "reads", "label")
         if partition_reads == "owner":
@@ -431,7 +424,7 @@ def _deal_samples(
             keys = np.where(collection.label[rows] < len(collection.classes), collection.label[rows], -1)
         parts = list[Integers]()
         set_of = np.array([*firsts])[np.searchsorted([*firsts.values()], rows, side="right") - 1]
-        counts = options.clients_by_set.get(kind, {source: options.clients[kind]})
+        counts = options.clients_by_set.get(kind, {source: clients[kind]})
         for one, count in counts.items():
             own = np.flatnonzero(set_of == one) if len(counts) > 1 else np.arange(len(rows))
             try:

@@ -54,9 +54,7 @@ def _ends(value: object) -> object:
 
 
 ClientCount = Annotated[
-    int,
-    Field(ge=0),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"additionalProperties": {"type": "integer"}}]}),
+    int, Field(ge=0), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "object"}]})
 ]
 CountRange = Annotated[
     tuple[int, int],
@@ -232,12 +230,8 @@ class DataOptions(Fields):
         clients = given.get("clients") if isinstance(given, dict) else None
         if not isinstance(clients, dict):
             return given
-        by_set = {
-            kind: counts
-            for kind, counts in clients.items()
-            if isinstance(counts, dict) and counts and all(type(n) is int and n > 0 for n in counts.values())
-        }
-        if not by_set:
+        by_set = {kind: counts for kind, counts in clients.items() if isinstance(counts, dict)}
+        if not by_set or any(type(n) is not int or n < 1 for counts in by_set.values() for n in counts.values()):
             return given
         sums = {kind: sum(counts.values()) for kind, counts in by_set.items()}
         return given | {"clients": clients | sums, "clients_by_set": given.get("clients_by_set", {}) | by_set}
@@ -321,13 +315,6 @@ class DataOptions(Fields):
     def sources(self) -> tuple[str, ...]:
         """The distinct data sets, in the order of ``parts``."""
         return tuple(dict.fromkeys(name for names in self.parts.values() for name in names))
-
-    @property
-    def seen_sources(self) -> tuple[str, ...]:
-        """The data sets with samples of clients or public ones."""
-        kinds = [kind for kind in KINDS if self.clients.get(kind)]
-        seen = {name for key in (*kinds, PUBLIC) for name in self.sets_of(key)}
-        return tuple(name for name in self.sources if name in seen)
 
     @property
     def test_source(self) -> str | None:

@@ -30,14 +30,23 @@ def hold_out(
 ) -> Integers:
     """Index into ``SPLITS`` [n]: whole groups are held out, in proportion from every class.
 
-    Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
-    its unused samples.  With ``whole`` no training samples need to remain: all may be public.  Raises DataError for
-    more groups than there are.
+    Each size is a share of all groups if below 1, else a number of groups.  A published split is kept, or that number
+    of its groups; -1 marks its unused samples.  Splits that aren't published are held out of the published training
+    set.  With ``whole`` no training samples need to remain: all may be public.  Raises DataError for more groups than
+    there are.
     """
-    official = collection.official
-    if official is not None:
-        return _keep_official(collection, official, (validation, test, public), rng, whole)
-    return _hold_out_rows(collection, np.arange(len(collection.label)), (validation, test, public), rng, whole)
+    n = len(collection.label)
+    official = np.zeros(n, np.int64) if collection.official is None else collection.official
+    held_out = np.full(n, -1, np.int64)
+    for index, size in ((1, validation), (2, test)):
+        rows = np.flatnonzero(official == index)
+        groups = rng.permutation(np.unique(collection.group[rows]))
+        chosen = groups[: round(size)] if size >= 1 else groups
+        held_out[rows[np.isin(collection.group[rows], chosen)]] = index
+    has_split = [bool((official == index).any()) for index in (1, 2)]
+    sizes = (0.0 if has_split[0] else validation, 0.0 if has_split[1] else test, public)
+    remaining = _hold_out_rows(collection, np.flatnonzero(official == 0), sizes, rng, whole)
+    return np.where(remaining >= 0, remaining, held_out)
 
 
 def _hold_out_rows(
@@ -70,26 +79,6 @@ def _hold_out_rows(
     result = np.full(len(collection.label), -1, np.int64)
     result[rows] = split[np.searchsorted(groups, collection.group[rows])]
     return result
-
-
-def _keep_official(
-    collection: Collection, official: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
-) -> Integers:
-    """Keep published test and validation sets; a size of 1 or more takes that number of their groups.
-
-    Splits that aren't published are held out of the published training set.
-    """
-    validation, test, public = sizes_of
-    held_out = np.full(len(official), -1, np.int64)
-    for index, size in ((1, validation), (2, test)):
-        rows = np.flatnonzero(official == index)
-        groups = rng.permutation(np.unique(collection.group[rows]))
-        chosen = groups[: round(size)] if size >= 1 else groups
-        held_out[rows[np.isin(collection.group[rows], chosen)]] = index
-    has_split = [bool((official == index).any()) for index in (1, 2)]
-    sizes = (0.0 if has_split[0] else validation, 0.0 if has_split[1] else test, public)
-    remaining = _hold_out_rows(collection, np.flatnonzero(official == 0), sizes, rng, whole)
-    return np.where(remaining >= 0, remaining, held_out)
 
 
 def held_out_samples(owner: Integers, group: Integers, share: float, rng: np.random.Generator) -> Booleans:

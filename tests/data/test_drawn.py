@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from miniatures import cifar100, coco, flickr, vqa
 from pydantic import ValidationError
@@ -131,3 +132,9 @@ def test_a_declared_set_has_the_samples_that_are_written() -> None:
         open_federation(DataOptions(source="declared", public="all"), seed=1, tokens=8)
     with pytest.raises(ValidationError, match="draw"):
         DataOptions(draw={"imag": 5})  # type: ignore[dict-item]
+
+
+def test_what_is_not_drawn_is_in_no_split(folders: Path) -> None:
+    drawn = opened(folders, draw={"image-text": 33})
+    assert np.flatnonzero(drawn._parts[0].arrays["split"] == 0).tolist() == rows(drawn)
+    assert len(drawn.names("train")) == 33
