@@ -267,7 +267,8 @@ def _rate_errors(
         if isinstance(lr, list) and len(lr) != stages:
             lr_path = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
             count = f"{stages} stage{'s' if stages > 1 else ''}"
-            message = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}, but the schedule has {count}"
+            lists = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}"
+            message = f"{lists}, but the schedule has {count}: list as many, or one for all"
             errors.append(document.error(lr_path, message))
     return errors
 

@@ -141,6 +141,8 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
             lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
         if lost and not quiet:
             text = f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take"
+            if any(field.startswith(f"{spell(_RATES)}.") for field in lost):
+                text += ", so what has no other rate trains at training.lr"
             warnings.warn(text, LeftOut, stacklevel=1)
     return changed
 

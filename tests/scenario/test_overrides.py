@@ -174,7 +174,7 @@ def test_words_on_an_axis_tell_of_fields_outside_the_part_alone(file: Path) -> N
     [told] = {str(each.message) for each in caught}
     assert told == (
         "--vary schedule=end-to-end,progressive leaves out training.rates.image.lr, training.rates.head, "
-        "which end-to-end doesn't take"
+        "which end-to-end doesn't take, so what has no other rate trains at training.lr"
     )
     assert set(cells[0][1].training.rates) == {"image", "text"} and len(cells[1][1].training.rates) == 3
 

@@ -147,7 +147,11 @@ def test_a_scenarios_list_has_a_rate_for_every_stage(tiny: Any) -> None:
     staged = {"name": "layerwise", "stages": 2}
     for rates, told in (
         ({"image": [1e-3]}, "training.rates.image: lists 1 learning rate, but the schedule has 2 stages"),
-        ({"text": {"lr": [1e-3] * 3}}, r"training.rates.text.lr: lists 3 learning rates, but the schedule has 2"),
+        (
+            {"text": {"lr": [1e-3] * 3}},
+            r"training.rates.text.lr: lists 3 learning rates, but the schedule has 2 "
+            "stages: list as many, or one for all",
+        ),
         ({"audio.rep": 1e-3}, r"training.rates.audio.rep: the model has no audio tower, only image, text"),
     ):
         with pytest.raises(ScenarioError, match=told):
