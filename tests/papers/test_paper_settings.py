@@ -17,6 +17,7 @@ from edgefl.scenario.document import read_file
 
 VIT = {"tower": "vit", "blocks": 2, "width": 16, "heads": 2, "patch": 16}
 TEXT = {"tower": "transformer", "blocks": 2, "width": 16, "heads": 2, "tokens": 12}
+AUDIO = {"tower": "ast", "blocks": 2, "width": 16, "heads": 2}
 TOWERS = {"image": VIT, "text": TEXT}
 # how each setting is made small: its towers, its clients, and what else a miniature needs
 SMALL: dict[str, dict[str, Any]] = {
@@ -40,8 +41,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "schedule": {"name": "layerwise", "stages": 2, "rounds": 2},
         "training.rates": {"image": 1e-3},
     },
+    "lw-fedmml-advance-train": {
+        "model": {"image": VIT, "audio": AUDIO, "dimension": 8, "projection": {"hidden": [16]}},
+        "data.partition": "iid",
+        "schedule": {"name": "layerwise", "stages": 2, "rounds": 2},
+        "training.rates": {"image": 1e-3},
+    },
 }
-CLIENTS = {"image": 2, "text": 2, "image-text": 2}
+CLIENTS = {"image": 2, "text": 2, "image-text": 2, "image-audio": 2}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +61,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     miniatures.vqa(root / "vqa", 40, 10)
     miniatures.medmnist(root / "organamnist" / "organamnist.npz")
     miniatures.mtsamples(root / "mtsamples")
+    miniatures.advance(root / "advance", of_class=16)
     return root
 
 

@@ -40,10 +40,14 @@ COMPARED = ("quickstart", "spoken-digits", "tour")
 """Scenarios of which every combination is played; of the others the first that each names."""
 ROUNDS = {"million": 2, "finetune/gpt2": 5, "finetune/smollm2-135m": 5, "finetune/vit-s-bert": 5}
 """Rounds of those that would write many records."""
-SHAPES = {"image": {"channels": 3, "size": 224, "classes": 100}, "text": {"vocabulary": 30522, "classes": 100}}
+SHAPES = {
+    "image": {"channels": 3, "size": 224, "classes": 100},
+    "text": {"vocabulary": 30522, "classes": 100},
+    "audio": {"bins": 128, "frames": 1024, "classes": 100},
+}
 FETCHED = (
-    "papers/creamfl-coco", "papers/fedcola-flickr30k", "papers/lw-fedmml-coco-train", "papers/mcfl-cifar100-agnews",
-    "papers/mcfl-organamnist-mtsamples", "papers/pmcmfl-vqa",
+    "papers/creamfl-coco", "papers/fedcola-flickr30k", "papers/lw-fedmml-advance-train", "papers/lw-fedmml-coco-train",
+    "papers/mcfl-cifar100-agnews", "papers/mcfl-organamnist-mtsamples", "papers/pmcmfl-vqa",
 )  # fmt: skip
 """Scenarios whose data sets have to be fetched by hand: samples of their shapes are declared instead."""
 
@@ -71,7 +75,8 @@ def _played(name: str, document: dict[str, Any]) -> dict[str, Any]:
     if name in FETCHED:
         data = document["data"]
         kept = {key: data[key] for key in ("clients", "tasks", "public") if key in data}
-        document["data"] = {"source": "declared", "samples": 64, "validation": 64, "test": 64, "shapes": SHAPES, **kept}
+        shapes = {modality: shape for modality, shape in SHAPES.items() if modality in " ".join(kept["clients"])}
+        document["data"] = {"source": "declared", "samples": 64, "validation": 64, "test": 64, "shapes": shapes, **kept}
         for tower in document["model"].values():
             if isinstance(tower, dict):
                 tower.pop("weights", None)
