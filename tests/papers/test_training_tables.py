@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,19 @@ import pytest
 import yaml
 
 import edgefl
+from edgefl.cells.needs import written_metrics
 from edgefl.errors import DataError, RunError, ScenarioError, UnknownName
 from edgefl.records.rounds import metric_value
 from edgefl.results.facts import facts_of
+from edgefl.scenario import load
+from edgefl.scenario.overrides import LeftOut
+from edgefl.scenario.scenario import with_fields
+from edgefl.setup.compose import compose
 from tools.paper_tables.answer import ScoredTable
+from tools.paper_tables.dry_runs import declare
 from tools.paper_tables.printed import print_scores
-from tools.paper_tables.published_tables import PrintedPaper, published_tables
-from tools.paper_tables.training_tables import data_below, train_table
+from tools.paper_tables.published_tables import PrintedPaper, published_tables, table_of
+from tools.paper_tables.training_tables import data_below, scenarios_of, train_table
 from tools.papers import main
 
 SMALL: dict[str, Any] = {
@@ -152,3 +159,35 @@ def test_the_command_lists_tables_and_tells_mistakes(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as left:
         main(["train", "fedcola-t2", "--rows", "complementry"])
     assert left.value.code == 2 and "did you mean 'complementary'" in capsys.readouterr().err
+
+
+RUNNABLE = [name for name, (_, table) in published_tables().items() if table.runnable]
+WITH_METRICS = {
+    (table.base, *table.metrics.values()): name
+    for name, (_, table) in published_tables().items()
+    # answers that only the server learns can't be declared: tests/methods/representations/test_server_task.py
+    if "method.server_task" not in table.set
+}
+"""A table of each base with these metrics."""
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_row_is_a_scenario_that_takes_all_that_the_row_sets(name: str) -> None:
+    _, table = table_of(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftOut)
+        rows = scenarios_of(table)
+    assert [row.name for row in rows] == table.runnable
+    base = load(table.base).to_yaml()
+    changed = [row.scenario.to_yaml() != base for row in rows if table.changes(row.name)]
+    assert all(changed)
+
+
+@pytest.mark.parametrize("name", WITH_METRICS.values())
+def test_the_cells_of_a_table_are_metrics_that_its_rows_have(name: str) -> None:
+    paper, table = table_of(name)
+    declared = declare(scenarios_of(table, table.runnable[-1:])[0].scenario, paper.sets)
+    # more than a fold of retrieval's thousand; declared answers are classes, where VQA's have a score each
+    setup = compose(with_fields(declared, {"data.test": 1001, "training.mode": "none"}), trains=False)
+    written = written_metrics(setup, declared.evaluation.final)
+    assert {metric.replace("soft_score", "accuracy") for metric in table.metrics.values()} <= set(written)
