@@ -19,10 +19,11 @@ HEAD = ("claimed", "metric", "gap", "95 % interval", "could be shown", "ahead", 
 def ordering_blocks() -> dict[str, str]:
     """Those of the page about claimed orderings: by verdict, then each study's means."""
     known = recorded()
-    found = [(study, claim) for study in CLAIMED if study.name in known for claim in known[study.name].claims]
+    judged = [study for study in CLAIMED if study.name in known and len(known[study.name].seeds) > 1]
+    found = [(study, claim) for study in judged for claim in known[study.name].claims]
     blocks = {"counts": _counts([claim for _, claim in found])}
     for name, word in (("shown", SHOWN), ("reversed", REVERSED), ("not-shown", NOT_SHOWN)):
-        rows = [(study.where, *_cells(claim)) for study, claim in found if _verdict(claim) == word]
+        rows = [(study.where, *_cells(claim)) for study, claim in found if claim.verdict == word]
         blocks[name] = table(("where", *HEAD), rows) if rows else "None."
     return {**blocks, "not-run": _not_run(CLAIMED, known)} | {s.name: _means(s, known.get(s.name)) for s in CLAIMED}
 
@@ -51,15 +52,11 @@ def short(metric: str) -> str:
 
 
 def _counts(claims: Sequence[OrderingClaim]) -> str:
-    of = Counter(map(_verdict, claims))
+    of = Counter(claim.verdict for claim in claims)
     return (
         f"Claims: {len(claims)}, of which {of[SHOWN]} are {SHOWN}, {of[REVERSED]} are {REVERSED}, and {of[NOT_SHOWN]} "
         f"{NOT_SHOWN}. If nothing differed at all, about {0.05 * len(claims):.1f} would be beyond chance."
     )
-
-
-def _verdict(claim: OrderingClaim) -> str:
-    return claim.verdict.removeprefix("one seed: ")
 
 
 def _means(study: Study, known: StudyValues | None) -> str:

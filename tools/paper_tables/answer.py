@@ -47,8 +47,6 @@ class PaperDifference(PaperCell):
     """The committed cell; `null` if the page has none"""
     now: str | None
     """The cell that was made; `null` if there is none"""
-    within_tolerance: bool
-    """Whether it counts as equal"""
 
 
 class PaperTable(Record):
@@ -61,11 +59,9 @@ class PaperTable(Record):
     line: int | None
     """Its line on the page; `null` if the page has no such table"""
     status: str
-    """`equal`, `within tolerance`, `differs` or `not regenerated`"""
+    """`equal`, `differs` or `not regenerated`"""
     reason: str | None
     """Why it wasn't made, or that the page has no such table; otherwise `null`"""
-    tolerance: str | None
-    """How far numbers may be apart, and why; `null` if cells must be equal"""
     header: Sequence[str]
     """Titles of the columns"""
     rows: Sequence[Sequence[str]]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESULT = "papers.json"
 """The file in the output folder with the result; its presence says that the folder is this command's."""
 DIFFERENCES = "differences.csv"
-EQUAL, NEAR, DIFFERS, SKIPPED = "equal", "within tolerance", "differs", "not regenerated"
+EQUAL, DIFFERS, SKIPPED = "equal", "differs", "not regenerated"
 """What is said of a table."""
 
 
@@ -146,16 +146,14 @@ def compare_table(table: PageTable | None, old: Committed | None, skipped: str) 
         assert old is not None
         return PaperTable(
             table=old.header[0] or old.heading, heading=old.heading, status=SKIPPED, reason=skipped, line=old.line,
-            header=old.header, rows=[], published=[], differences=[], tolerance=None,
+            header=old.header, rows=[], published=[], differences=[],
         )  # fmt: skip
     found = list(differences(table, old)) if old else []
-    far = [each for each in found if not each.within_tolerance]
-    status = DIFFERS if far or not old else NEAR if found else EQUAL
+    status = DIFFERS if found or not old else EQUAL
     return PaperTable(
         table=table.name, heading=table.heading, status=status,
         reason=None if old else "the page has no such table", line=old.line if old else None, header=table.header,
         rows=[[str(cell) for cell in row] for row in table.rows], published=table.copied_cells, differences=found,
-        tolerance=table.tolerance.text if table.tolerance else None,
     )  # fmt: skip
 
 
@@ -206,7 +204,7 @@ def _result(pages: Sequence[MadePage], folder: Path, began: float, *, finished: 
     counts = Counter(table.status for page in pages for table in page.tables)
     return Papers(
         output=str(folder), finished=finished, seconds=round(time.monotonic() - began, 1), pages=pages,
-        counts={status: counts[status] for status in (EQUAL, NEAR, DIFFERS, SKIPPED)},
+        counts={status: counts[status] for status in (EQUAL, DIFFERS, SKIPPED)},
         equal=not counts[DIFFERS] and not any(page.error for page in pages),
     )  # fmt: skip
 
@@ -220,7 +218,7 @@ def all_differences(result: Papers) -> Iterator[tuple[str, str, PaperDifference]
 
 
 def _differences_csv(result: Papers) -> str:
-    fields = ("page", "table", "row", "column", "committed", "now", "within_tolerance")
+    fields = ("page", "table", "row", "column", "committed", "now")
     rows = [{"page": page, "table": table, **each.to_data()} for page, table, each in all_differences(result)]
     return csv_text(rows, fields)
 

@@ -17,37 +17,10 @@ class CopiedCell(str):
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """How far a number may be from the committed one and still count as the same: ``absolute + relative x committed``.
-
-    ``why`` says where such a difference comes from.
-    """
-
-    why: str
-    absolute: float = 0.0
-    relative: float = 0.0
-
-    @property
-    def text(self) -> str:
-        """The tolerance and its reason: ``within 1 % (...)``."""
-        parts = [f"{100 * self.relative:g} %"] * bool(self.relative) + [f"{self.absolute:g}"] * bool(self.absolute)
-        return f"within {' + '.join(parts)} ({self.why})"
-
-    def holds(self, committed: str, now: str) -> bool:
-        """Whether the cells have the same words, and numbers that differ by no more than this."""
-        if NUMBER.split(committed) != NUMBER.split(now):
-            return False
-        pairs = zip(numbers(committed), numbers(now), strict=True)
-        # a cell is rounded, so a half of its last digit, which is smaller than the tolerance, isn't counted
-        return all(abs(b - a) <= self.absolute + self.relative * abs(a) + 1e-12 for a, b in pairs)
-
-
-@dataclass(frozen=True)
 class PageTable:
     """A table of a page: the title above it on the page ("" before the first), a file name, and cells as text.
 
-    The first ``labels`` columns name a row.  Cells of the type Published are copied.  Of columns that ``follow`` from
-    others, which the tolerance is about, only the words are compared.
+    The first ``labels`` columns name a row.  Cells of the type CopiedCell are copied.
     """
 
     heading: str
@@ -55,8 +28,6 @@ class PageTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     labels: int = 1
-    tolerance: Tolerance | None = None
-    follow: tuple[str, ...] = ()
 
     def label(self, row: tuple[str, ...]) -> str:
         """What names a row: ``image, none``."""
@@ -161,14 +132,8 @@ def differences(made: PageTable, committed: Committed) -> Iterator[PaperDifferen
         label = "header" if index < 0 else made.label(now or old or ())
         for column, name in enumerate(names):
             was, is_ = (line[column] if line and column < len(line) else None for line in (old, now))
-            if was == is_:
-                continue
-            near = made.tolerance is not None and None not in (was, is_)
-            if near and name in made.follow:
-                near = NUMBER.split(str(was)) == NUMBER.split(str(is_))
-            else:
-                near = near and made.tolerance is not None and made.tolerance.holds(str(was), str(is_))
-            yield PaperDifference(row=label, column=name, committed=was, now=is_ and str(is_), within_tolerance=near)
+            if was != is_:
+                yield PaperDifference(row=label, column=name, committed=was, now=is_ and str(is_))
 
 
 def _line(table: PageTable | Committed, index: int) -> tuple[str, ...] | None:

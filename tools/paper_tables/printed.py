@@ -61,8 +61,7 @@ def print_papers(result: Papers, console: Console | None = None) -> None:
     counts = result.counts
     words = [f"{counts['equal']} equal"]
     words += [f"{counts[word]} {text}" for word, text in (
-        ("within tolerance", "equal within the tolerance"), ("differs", "different"),
-        ("not regenerated", "not regenerated")) if counts[word]]  # fmt: skip
+        ("differs", "different"), ("not regenerated", "not regenerated")) if counts[word]]  # fmt: skip
     copied = any(table.published for page in result.pages for table in page.tables)
     note = "  Copied cells are figures of publications." if copied else ""
     console.print(Text(f"Tables: {', '.join(words)}.{note}"))
@@ -70,17 +69,10 @@ def print_papers(result: Papers, console: Console | None = None) -> None:
 
 
 def _status(table: PaperTable) -> str:
-    near = sum(each.within_tolerance for each in table.differences)
-    far = len(table.differences) - near
+    cells = len(table.differences)
     if table.status == "equal":
         return "equal"
-    if table.status == "within tolerance":
-        return f"{_cell_count_text(near)} equal {table.tolerance}"
-    return table.reason or f"{_cell_count_text(far)} differ{'s' if far == 1 else ''}"
-
-
-def _cell_count_text(cells: int) -> str:
-    return f"{cells} cell" + ("s" if cells != 1 else "")
+    return table.reason or f"{cells} cell{' differs' if cells == 1 else 's differ'}"
 
 
 def _figures(figures: Sequence[PaperFigure]) -> list[str]:
@@ -106,8 +98,8 @@ def _print_skipped(console: Console, page: MadePage) -> None:
 
 
 def _print_cells(console: Console, result: Papers) -> None:
-    """Print the cells that differ by more than the tolerance."""
-    cells = [each for each in all_differences(result) if not each[2].within_tolerance]
+    """Print the cells that differ."""
+    cells = [*all_differences(result)]
     if not cells:
         return
     shown = new_table("page", "table", "row", "column", "committed", "now", left=(0, 1, 2, 3))

@@ -34,6 +34,8 @@ RETRIEVAL = ("image-text.r@1_both", "image-text.r@10")
 SINGLE = ("image.accuracy", "text.accuracy")
 PAIRED = ("image-text.accuracy",)
 ALONE = ("image-text.accuracy[image]", "image-text.accuracy[text]")
+SORTED = ("image-audio.accuracy",)
+SCHEDULES = ("end-to-end", "progressive", "layer-wise")
 MEAN = ("mean.accuracy",)
 BOTH = (*MEAN, *SINGLE)
 
@@ -62,6 +64,13 @@ CLAIMED = (
             *_behind("-> blocks", ("-> none", "-> frozen blocks", "-> mlp", "-> attention")),
             *_behind("attention", ("mlp", "blocks", "attention of all")),
         ), 10.0,
+    ),
+    Study(
+        "fedcola-cohorts", "FedCola, Table 1", "papers/orderings-fedcola-cohorts", RETRIEVAL,
+        _claims(
+            RETRIEVAL,
+            *((f"none, {c}", f"fedcola, {c}") for c in ("3, 3, 2", "1, 1, 1", "4, 3, 2", "3, 4, 2", "3, 3, 1")),
+        ), 9.0,
     ),
     Study(
         "fedcola-mat", "MCFL, Fig. 7", "papers/orderings-fedcola-mat", BOTH,
@@ -118,6 +127,21 @@ CLAIMED = (
             ("end-to-end 30%", "elastic 30%", "end-to-end 100%"),
             *_behind("elastic 30%", ("layer-wise", "heterofl 30%", "depthfl 30%")),
         ), 5.0,
+    ),
+    Study(
+        "lw-allocation", "LW-FedMML, Table II", "papers/orderings-lw-allocation", RETRIEVAL,
+        _claims(RETRIEVAL, ("uniform", "late")), 1.0,
+    ),
+    Study(
+        "lw-partition", "LW-FedMML, Table VII", "papers/orderings-lw-partition", SORTED,
+        _claims(
+            SORTED, *((f"{s} 0.05", f"{s} 0.5") for s in SCHEDULES),
+            *((f"end-to-end {b}", f"layer-wise {b}") for b in ("50", "0.5")),
+        ), 4.0,
+    ),
+    Study(
+        "lw-cohort", "LW-FedMML, Table VIII", "papers/orderings-lw-cohort", SORTED,
+        _claims(SORTED, *((f"layer-wise {k}", f"progressive {k}", f"end-to-end {k}") for k in (12, 8, 4))), 6.0,
     ),
 )  # fmt: skip
 """Claims of the papers, in the order of the page."""
