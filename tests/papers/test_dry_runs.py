@@ -114,7 +114,10 @@ SHORT = [f"model.{tower}.blocks=1" for tower in ("image", "text")]
 PRICED = {
     "fedcola-t2": ("none", *SHORT), "mcfl-t1": ("none", *SHORT), "mcfl-t4-medical": ("4-fedavg", *SHORT),
     "fedmml-t4": ("fedmml", "model.text.blocks=1"), "fedmml-t6": ("fedmml", "model.audio.blocks=1"),
-    "creamfl-t3": ("gca", "method.model.image.layers=18", "method.model.text.blocks=1", "model.text.tokens=8", "method.model.text.tokens=8"),
+    "creamfl-t3": (
+        "gca", "method.model.image.layers=18", "method.model.text.blocks=1", "model.text.tokens=8",
+        "method.model.text.tokens=8",
+    ),
     "pmcmfl-f3": ("random", "model.multiway.blocks=1"),
 }  # fmt: skip
 """A row of a table of each base, those that are priced quickest, with fewer blocks, each of which takes its time."""

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import miniatures
 import pytest
 import yaml
 
@@ -18,12 +19,12 @@ from edgefl.results.facts import facts_of
 from edgefl.scenario import load
 from edgefl.scenario.overrides import LeftOut
 from edgefl.scenario.scenario import with_fields
-from edgefl.setup.compose import compose
+from edgefl.setup.compose import compose, federation_of
 from tools.paper_tables.answer import ScoredTable
 from tools.paper_tables.dry_runs import declare
 from tools.paper_tables.printed import print_scores
 from tools.paper_tables.published_tables import PrintedPaper, published_tables, table_of
-from tools.paper_tables.training_tables import data_below, scenarios_of, train_table
+from tools.paper_tables.training_tables import data_below, other_sizes, scenarios_of, train_table
 from tools.papers import main
 
 SMALL: dict[str, Any] = {
@@ -117,7 +118,7 @@ def test_a_repeated_call_trains_what_is_not_trained_yet(
 def test_a_row_whose_scenario_changed_is_refused_with_the_field(
     trained: ScoredTable, paper: PrintedPaper, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match=r"avg: the run in .*avg was made of another scenario: training.lr: .* -> 0.5"):
+    with pytest.raises(RunError, match=r"avg: the run avg .* was begun with another scenario: training.lr: .* -> 0.5"):
         train_table("small-t1", ["avg"], out=tmp_path / "runs", overrides=["training.lr=0.5"], paper=paper)
     # where results don't depend on it
     same = train_table("small-t1", ["avg"], out=tmp_path / "runs", overrides=["executor.timeout=900"], paper=paper)
@@ -191,3 +192,30 @@ def test_the_cells_of_a_table_are_metrics_that_its_rows_have(name: str) -> None:
     setup = compose(with_fields(declared, {"data.test": 1001, "training.mode": "none"}), trains=False)
     written = written_metrics(setup, declared.evaluation.final)
     assert {metric.replace("soft_score", "accuracy") for metric in table.metrics.values()} <= set(written)
+
+
+def test_sizes_of_sets_are_told_in_the_papers_units(tmp_path: Path) -> None:
+    """Pictures of a set with captions, samples of others, and pairs of sets that are joined."""
+    miniatures.cifar100(tmp_path / "cifar100", 300, 12, classes=10)
+    miniatures.ag_news(tmp_path / "ag-news", 1000)
+    miniatures.flickr(tmp_path / "flickr30k", 40, test=8)
+    miniatures.coco(tmp_path / "coco", train=20, val=4)
+
+    def found(table: str, row: str) -> dict[str, tuple[int, int, str]]:
+        paper, printed = table_of(table)
+        small = ["data.size=16", "data.vocabulary=60", *(["data.public=4"] if table == "creamfl-t1" else [])]
+        with data_below(tmp_path):
+            (each,) = scenarios_of(printed, [row], small)
+            return {name: tuple(of) for name, *of in other_sizes(paper.sets, federation_of(each.scenario, str))}  # type: ignore[misc]
+
+    own = {"cifar100": (300, 50_000, "pictures"), "ag-news": (1000, 120_000, "texts")}
+    assert found("fedcola-t2", "none") == own | {"flickr30k": (40, 10_000, "pictures")}
+    dealt = found("creamfl-t1", "fedavg")
+    assert own.items() <= dealt.items() and dealt["flickr30k + coco-50k"][1:] == (31_000 * 5 + 50_000, "pairs")
+    assert dealt["flickr30k + coco-50k"][0] == 40 * 5 + 4 * 5
+
+
+def test_rows_with_the_same_scenario_share_a_run() -> None:
+    same = {row.name: row.same for row in scenarios_of(table_of("pmcmfl-f5")[1])}
+    assert same["ignore-clients-3"] == same["ignore-epochs-3"] == same["ignore-rounds-20"] == "ignore-rounds-20"
+    assert same["ignore-clients-5"] == "ignore-clients-5"

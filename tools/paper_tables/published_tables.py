@@ -73,8 +73,10 @@ class PrintedTable(PrintedPart):
         return self
 
     def changes(self, row: str) -> dict[str, Any]:
-        """All that a row changes of the base: ``{path: value}``."""
-        return {**self.set, **self.rows[row].set}
+        """All that a row changes of the base, ``{path: value}``; sections that it writes replace the table's fields."""
+        own = self.rows[row].set
+        whole = [f"{path}." for path, value in own.items() if isinstance(value, Mapping)]
+        return {**{path: value for path, value in self.set.items() if not path.startswith((*whole,))}, **own}
 
     def why_left(self, row: str) -> str:
         """Why a row can't be run; empty if it can."""

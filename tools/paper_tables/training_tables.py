@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from edgefl.cells.fingerprint import MAY_CHANGE, fixed_part
+from edgefl.cells.resume import reopen_runs
 from edgefl.commands.run.command import run
 from edgefl.data import Federation, needed_files
 from edgefl.data.options import PUBLIC
@@ -20,8 +19,6 @@ from edgefl.errors import DataError, DivergedError, RunError, list_errors
 from edgefl.records.rounds import metric_value
 from edgefl.results.facts import facts_of
 from edgefl.runs import Run, is_run, read_run
-from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import is_cut_short
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.document import spell
@@ -54,16 +51,15 @@ def scenarios_of(table: PrintedTable, rows: Sequence[str] = (), overrides: Seque
     Raises UnknownName for a row, RunError for one that can't be run, and ScenarioError for overrides that don't fit.
     """
     base = load(table.base)
-    base = with_fields(base, table.set) if table.set else base
     given = {spell(each.path): each.value for each in map(read_override, overrides)}
     found: list[TableRow] = []
     first: dict[str, str] = {}
     for row in rows_of(table, rows):
         scenario = base
-        for fields in filter(None, (table.rows[row].set, given)):
+        for fields in filter(None, (table.changes(row), given)):
             scenario = with_fields(scenario, fields)
         same = first.setdefault(scenario.to_yaml(), row)
-        found.append(TableRow(row, row, same, replace(scenario, name=row)))
+        found.append(TableRow(row, row, same, replace(scenario, name=same)))
     return found
 
 
@@ -108,14 +104,14 @@ def train_table(
         folder = Path(out) / name
         folders = {row.name: folder / row.same for row in chosen}
         for row in chosen:
-            _check_same(row, folders[row.name])
-        own = [override for override in overrides if _may_change(override)]
+            if is_run(folders[row.name]):
+                reopen_runs(folders[row.name], (), row.scenario)  # all, before one of them is trained
         runs: dict[Path, tuple[Run, str]] = {}
         for index, row in enumerate(chosen):
             at = folders[row.name]
             on_progress("combination", {"label": row.label, "index": index, "of": len(chosen)})
             if at not in runs:
-                runs[at] = _train(row, at, own, on_progress)
+                runs[at] = _train(row, at, on_progress)
     scored = [_score(table, row, *runs[folders[row.name]]) for row in chosen]
     return ScoredTable(
         table=name, title=table.title, paper=paper.cite, where=table.where, folder=str(folder), rows=scored,
@@ -157,70 +153,44 @@ def _check_data(scenarios: Sequence[Scenario]) -> None:
 def _with_sizes(row: TableRow, paper: PrintedPaper, on_progress: OnProgress) -> TableRow:
     """The row, whose label and run say which data sets have another size than the paper's."""
     federation = federation_of(row.scenario, messages(on_progress))
-    others = list(other_sizes(paper.sets, federation, row.scenario.data.draw or {}))
+    others = list(other_sizes(paper.sets, federation))
     for set_name, found, printed, what in others:
         on_progress("prepare", {"what": f"{set_name}: {found:,} {what} to train on, {printed:,} in the paper"})
     if not others:
         return row
     told = ", ".join(f"{found:,} {what} of {name}" for name, found, _, what in others)
-    label = f"{row.name} ({told})"[:100]
-    return replace(row, label=label, scenario=replace(row.scenario, name=label))
+    named = replace(row.scenario, name=f"{row.same} ({told})"[:100])
+    return replace(row, label=f"{row.name} ({told})", scenario=named)
 
 
-def other_sizes(
-    sets: Mapping[str, PrintedSize], federation: Federation, drawn: Mapping[str, int]
-) -> Iterator[tuple[str, int, int, str]]:
+def other_sizes(sets: Mapping[str, PrintedSize], federation: Federation) -> Iterator[tuple[str, int, int, str]]:
     """``(set, found, printed, "pictures")`` of each data set with another number to train on than the paper's.
 
-    ``drawn`` are the samples by kind that are drawn of those to train on.
+    Sets that are joined for the clients of a kind count together.
     """
     for collection, part in federation.stored_sources:
         name = collection.path.name.rpartition("-")[0]
-        size = sets.get(name)
-        if size is None:
+        if not all(each in sets for each in name.split(" + ")):
             continue
+        sizes = [sets[each] for each in name.split(" + ")]
         rows = np.flatnonzero(np.isin(part.arrays["split"], (SPLITS.index("train"), SPLITS.index(PUBLIC))))
-        by_picture = size.captions > 1 and not size.drawn
-        found = len(np.unique(collection.arrays["image"][rows])) if by_picture else len(rows)
-        if of_kinds := [drawn[kind] for kind in part.meta["kinds"] if kind in drawn]:
-            found = sum(of_kinds)
-        if found != size.train:
-            what = "texts" if size.image is None else "pairs" if size.drawn else "pictures"
-            yield name, found, size.train, what
+        found, printed, what = len(rows), sum(each.training_samples for each in sizes), "pairs"
+        if len(sizes) == 1 and sizes[0].captions > 1 and not sizes[0].drawn:
+            found, printed, what = len(np.unique(collection.arrays["image"][rows])), sizes[0].train, "pictures"
+        elif sizes[0].image is None or sizes[0].text is None:
+            what = "texts" if sizes[0].image is None else "pictures"
+        if found != printed:
+            yield name, found, printed, what
 
 
 # --- a row -----------------------------------------------------------------------------------------------------------
 
 
-def _may_change(override: str) -> bool:
-    path = override.partition("=")[0].strip()
-    return any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
-
-
-def _check_same(row: TableRow, folder: Path) -> None:
-    """Raise RunError if the folder has a run of another scenario."""
-    if not is_run(folder) or not (folder / "scenario.yaml").is_file():
-        return
-    before, now = (fixed_part(each) for each in (load(folder / "scenario.yaml"), row.scenario))
-    if row.name != row.same:
-        before, now = before | {"name": ""}, now | {"name": ""}
-    if changed := changed_parts(before, now):
-        raise RunError(
-            f"{row.name}: the run in {folder} was made of another scenario: {'; '.join(changed)}; "
-            "undo that, or choose another folder with --out"
-        )
-
-
-def _train(row: TableRow, folder: Path, overrides: Sequence[str], on_progress: OnProgress) -> tuple[Run, str]:
-    """The row's run, and why it ended before its end."""
-    begun = is_run(folder) or is_cut_short(folder) if folder.is_dir() else False
-    play = partial(run, on_progress=on_progress)
+def _train(row: TableRow, folder: Path, on_progress: OnProgress) -> tuple[Run, str]:
+    """The row's run, which begins or goes on, and why it ended before its end."""
     try:
-        if not begun:
-            return play(row.scenario, out=folder), ""
-        done = is_run(folder) and read_run(folder).is_finished
-        return play(resume=folder, overrides=() if done else overrides), ""
-    except DivergedError as error:  # the other rows' don't depend on it
+        return run(row.scenario, resume=folder, on_progress=on_progress), ""
+    except DivergedError as error:  # the other rows don't depend on it
         return read_run(folder), str(error)
 
 
