@@ -92,7 +92,7 @@ def dry_table(
 
 
 def measure_hours(file: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> MeasuredHours:
-    """The hours that every published table would take on one core of this machine, written to a file too.
+    """The hours that every published table would take on one core of this machine, written to a file after each.
 
     Raises RunError if it can't be written.
     """
@@ -104,17 +104,21 @@ def measure_hours(file: str | os.PathLike[str], *, on_progress: OnProgress = sil
             rows=len(table.rows), priced=sum(row.why is None for row in rows),
             core_hours=None if found is None or found.core_hours is None else float(f"{found.core_hours:.3g}"),
         )  # fmt: skip
-    rates = sorted(each.flops_per_second / 1e9 for each in speeds.measured.values())
-    steps = sum(each.steps for each in speeds.measured.values())
-    result = MeasuredHours(
+        result = _measured_hours(hours, list(speeds.measured.values()))
+        replace_file(Path(file), (json.dumps(result.to_data(), indent=1) + "\n").encode())  # what is known so far
+    return result
+
+
+def _measured_hours(hours: Mapping[str, TableHours], measured: Sequence[MeasuredModel]) -> MeasuredHours:
+    rates = [each.flops_per_second / 1e9 for each in measured]
+    return MeasuredHours(
         origin=f"`python tools/papers.py train --hours` on {datetime.now():%-d %B %Y}: FLOPs of each run, at the rate "
-        f"of {steps} measured steps of {len(rates)} models, of {SAMPLES} random samples each",
+        f"of {sum(each.steps for each in measured)} measured steps of {len(measured)} models, of {SAMPLES} random "
+        "samples each",
         machine=f"one core of an {platform.machine()} processor that other programs shared, "
-        f"{rates[0]:.0f} to {rates[-1]:.0f} GFLOP/s by model",
+        f"{min(rates, default=0):.0f} to {max(rates, default=0):.0f} GFLOP/s by model",
         tables=hours,
     )
-    replace_file(Path(file), (json.dumps(result.to_data(), indent=1) + "\n").encode())
-    return result
 
 
 def _missing_files(needed: NeededFiles) -> Iterator[MissingFile]:
