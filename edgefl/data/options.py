@@ -230,11 +230,11 @@ class DataOptions(Fields):
         clients = given.get("clients") if isinstance(given, dict) else None
         if not isinstance(clients, dict):
             return given
-        by_set = {kind: counts for kind, counts in clients.items() if isinstance(counts, dict)}
-        if not by_set or any(type(n) is not int or n < 1 for counts in by_set.values() for n in counts.values()):
-            return given
+        mappings = {kind: counts for kind, counts in clients.items() if isinstance(counts, dict) and counts}
+        by_set = {kind: own for kind, own in mappings.items() if all(type(n) is int and n > 0 for n in own.values())}
         sums = {kind: sum(counts.values()) for kind, counts in by_set.items()}
-        return given | {"clients": clients | sums, "clients_by_set": given.get("clients_by_set", {}) | by_set}
+        written = {"clients": clients | sums, "clients_by_set": given.get("clients_by_set", {}) | by_set}
+        return given | written if by_set else given
 
     @field_validator("source")
     @classmethod

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from miniatures import FRUIT, ag_news, cifar100, flickr, medmnist, mtsamples
+from miniatures import FRUIT, ag_news, cifar100, coco, flickr, medmnist, mtsamples, vqa
 from pydantic import ValidationError
 
 import edgefl
-from edgefl.data import DataOptions, Federation, open_federation
+from edgefl.data import DataOptions, Federation, open_federation, pack_federation, unpack_federation
 from edgefl.errors import DataError, ScenarioError
 from edgefl.scenario import load
 from edgefl.work import Pass
@@ -26,17 +26,23 @@ def folders(tmp_path: Path) -> Path:
     medmnist(tmp_path / "organcmnist" / "organcmnist.npz")
     flickr(tmp_path / "flickr30k")
     ag_news(tmp_path / "ag-news")
+    coco(tmp_path / "coco")
+    vqa(tmp_path / "vqa", train=20)
     mtsamples(tmp_path / "mtsamples")
     return tmp_path
 
 
-def opened(folders: Path, **changes: Any) -> Federation:
+def options(folders: Path, **changes: Any) -> DataOptions:
     source = changes.pop("source", SOURCE)
     names = [source] if isinstance(source, str) else [*source.values()]
     names = [name for each in names for name in ([each] if isinstance(each, str) else each)]
     given = dict[str, Any](clients=CLIENTS, partition={"image": {"dirichlet": 5}}, validation=0, size=8, channels=3)
     given |= {"vocabulary": 64, "folders": {name: folders / name for name in names}}
-    return open_federation(DataOptions(source=source, **(given | changes)), seed=1, tokens=8, cache=folders / "cache")
+    return DataOptions(source=source, **(given | changes))
+
+
+def opened(folders: Path, **changes: Any) -> Federation:
+    return open_federation(options(folders, **changes), seed=1, tokens=8, cache=folders / "cache")
 
 
 def test_each_client_holds_one_set_and_labels_of_the_second_follow_the_first(folders: Path) -> None:
@@ -97,6 +103,33 @@ def test_texts_of_two_sets_share_a_tokenizer(folders: Path) -> None:
     assert tokens[0].tolist() == wanted and "SUBJECTIVE:, patient 1 was seen" in texts
 
 
+def test_pairs_of_two_sets_keep_their_pictures_and_public_ones_are_of_the_first(folders: Path) -> None:
+    source, clients = {"image-text": ["flickr30k", "coco"]}, {"image-text": {"flickr30k": 1, "coco": 1}}
+    found = opened(folders, source=source, clients=clients, partition="groups", channels=None, public=3)
+    part = found._parts[0]
+    first = part.arrays["label"].shape[0] - 60  # COCO's: 8 pictures to train and 4 to test on, five captions each
+    assert found.server_samples["public"]["image-text"] == 15 and part.arrays["public.image-text"].max() < first
+    assert found.rows(0).max() < first <= found.rows(1).min() and found.client_samples.tolist() == [40, 40]
+    texts = found.names("train") + found.names("test")
+    assert sum(text.startswith("Thing") for text in texts) == 60
+    coco_alone = opened(folders, source="coco", clients={"image-text": 1}, channels=None)._parts[0]
+    for row in found.rows(1)[::5]:
+        pictures = [
+            of.arrays["images"][of.arrays["image"][[at]]] for of, at in ((part, row), (coco_alone, row - first))
+        ]
+        assert pictures[0].tobytes() == pictures[1].tobytes()
+
+
+def test_another_machine_gets_all_that_it_needs(folders: Path) -> None:
+    found = opened(folders)
+    sent = unpack_federation(pack_federation(found, options(folders)), options(folders))
+    pass_ = Pass("any", "private", ("image",), 100, False)
+    for client in range(5):
+        ((_, here),), ((_, there),) = (of.client(client).batches(pass_, 1) for of in (found, sent))
+        assert here["image"].numpy().tobytes() == there["image"].numpy().tobytes()
+        assert here["label"].tolist() == there["label"].tolist()
+
+
 def test_a_run_on_two_sets_trains_one_head(folders: Path) -> None:
     run = edgefl.run(
         {
@@ -127,6 +160,9 @@ def test_a_run_on_two_sets_trains_one_head(folders: Path) -> None:
         ({"source": {"image": ["cifar100", "ag-news"], "image-text": "flickr30k"},
           "clients": {"image": {"cifar100": 1, "ag-news": 1}}},
          "cifar100 and ag-news have no modality in common"),
+        ({"source": {"image-text": ["flickr30k", "vqa"]}, "clients": {"image-text": {"flickr30k": 1, "vqa": 1}}},
+         "vqa scores several answers to a sample, which can't be joined with other classes"),
+        ({"partition": "natural"}, "cifar100 . organcmnist: partition natural: the data name no clients"),
         ({"clients": {"image": {"cifar100": 4, "organcmnist": 2}, "image-text": 2}},
          "image clients of cifar100: 30 samples can't give 4 clients 10 each"),
     ],
@@ -148,7 +184,8 @@ def test_sets_that_no_client_can_hold_are_refused(folders: Path, changes: dict[s
         ({"source": {"image": "cifar100"}}, "image clients hold samples of cifar100: write clients: {image: 24}"),
         ({"clients_by_set": {"image": {"cifar100": 12, "organcmnist": 3}}, "clients": {"image": 24}},
          "write clients: {image: {cifar100: 12, organcmnist: 12}}"),
-        ({"clients": {"image": {"cifar100": 12, "organcmnist": 0}}}, "valid integer"),
+        ({"clients": {"image": {"cifar100": 12, "organcmnist": 0}}}, "clients.image\n.*valid integer"),
+        ({"clients": {"image": {}}}, "clients.image\n.*valid integer"),
     ],
 )  # fmt: skip
 def test_numbers_of_clients_that_do_not_fit_the_sets_are_refused(changes: dict[str, Any], said: str) -> None:
