@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from edgefl.commands.profile.answer import Tables
 from edgefl.commands.profile.client_rounds import tables_of
 from edgefl.commands.profile.profile_options import ProfileOptions
 from edgefl.commands.profile.schedule_totals import stretches
-from edgefl.data import DataOptions, NeededFiles, needed_files
+from edgefl.data import NeededFiles, needed_files
 from edgefl.data.options import KINDS, Kind
 from edgefl.data.vocabulary import ready_tokenizer, tokenizer_file
 from edgefl.errors import EdgeflError, RunError
@@ -143,7 +142,8 @@ def _priced(row: TableRow, paper: PrintedPaper, speeds: Speeds | None, on_progre
     rounds = sum(each.rounds for each in tables.round_totals)
 
     def of_a_round(*names: str) -> float:
-        return sum(each.rounds * sum(getattr(each, name) for name in names) for each in tables.round_totals) / rounds
+        total = sum(each.rounds * sum(getattr(each, name) for name in names) for each in tables.round_totals)
+        return float(total / rounds)
 
     clients = tables.clients or ()
     return DryRow(
@@ -168,7 +168,7 @@ def declare(scenario: Scenario, sets: Mapping[str, PrintedSize]) -> Scenario:
         return scenario
     if getattr(scenario.method_options, "server_task", None) == "classify":
         raise RunError("the server's answers are of another set than the clients' classes, and declared data have one")
-    clients = {kind: count for kind in KINDS if (count := _clients_of(options, kind))}
+    clients = {kind: count for kind in KINDS if (count := options.clients.get(kind))}
     samples = {kind: _samples_of(scenario, kind, count, sets) for kind, count in clients.items()}
     fields = {
         "source": "declared", "clients": clients, "samples": samples, "partition": "iid", "validation": 0,
@@ -178,26 +178,19 @@ def declare(scenario: Scenario, sets: Mapping[str, PrintedSize]) -> Scenario:
     return with_fields(scenario, {"data": fields})
 
 
-def _sources_of(options: DataOptions, kind: str, sets: Mapping[str, PrintedSize]) -> list[PrintedSize]:
-    """The sizes of the data sets of a kind's clients."""
-    source: Any = options.source if isinstance(options.source, str) else options.source[kind]  # type: ignore[index]
-    names = [source] if isinstance(source, str) else list(source)
+def _sizes_of(names: Iterable[str], sets: Mapping[str, PrintedSize]) -> list[PrintedSize]:
+    """The sizes of these data sets.  Raises RunError for one that the paper's file doesn't have."""
     if unknown := [name for name in names if name not in sets]:
         raise RunError(f"the size of {unknown[0]} isn't in the paper's file")
     return [sets[name] for name in names]
 
 
-def _clients_of(options: DataOptions, kind: Kind) -> int:
-    count: Any = options.clients.get(kind, 0)
-    return sum(count.values()) if isinstance(count, Mapping) else int(count)
-
-
 def _samples_of(scenario: Scenario, kind: Kind, clients: int, sets: Mapping[str, PrintedSize]) -> int:
     """Training samples of a client: an equal part of all."""
     one_caption = getattr(scenario.method_options, "captions", "") == "one"  # a caption of each picture in an epoch
-    sizes = _sources_of(scenario.data, kind, sets)
+    sizes = _sizes_of(scenario.data.sets_of(kind, own=True), sets)
     total = sum(each.train if one_caption else each.training_samples for each in sizes)
-    if kind == "image-text" and getattr(scenario.data, "deal_public", False):
+    if kind == scenario.data.dealt_kind:
         total += _public_of(scenario, sets)
     return max(total // clients, 1)
 
@@ -207,9 +200,7 @@ def _public_of(scenario: Scenario, sets: Mapping[str, PrintedSize]) -> int:
     options = scenario.data
     if not options.public:
         return 0
-    size = sets.get(options.public_source)
-    if size is None:
-        raise RunError(f"the size of {options.public_source} isn't in the paper's file")
+    (size,) = _sizes_of((options.public_source,), sets)
     held = size.training_samples
     if options.public != "all":
         groups = options.public if options.public >= 1 else options.public * size.train
@@ -223,7 +214,7 @@ def _shapes_of(
     """The shapes of the samples, one for each modality, with the most classes that one of its kinds has."""
     options, shapes = scenario.data, dict[str, dict[str, int]]()
     for kind in clients:
-        forms = _sources_of(options, kind, sets)
+        forms = _sizes_of(options.sets_of(kind, own=True), sets)
         for modality in kind.split("-"):
             of_sets = [form for each in forms if (form := getattr(each, modality)) is not None]
             if not of_sets:
@@ -309,11 +300,10 @@ def samples_tested(scenario: Scenario, sets: Mapping[str, PrintedSize]) -> dict[
     """Test samples of each kind in the paper."""
     options, tested = scenario.data, dict[str, int]()
     for kind in KINDS:
-        if not _clients_of(options, kind):
+        if not options.clients.get(kind):
             continue
-        sizes = _sources_of(options, kind, sets)
-        if options.test_source in sets and "-" in kind:
-            sizes = [sets[options.test_source]]
+        own = options.test_source if "-" in kind else None
+        sizes = _sizes_of(options.sets_of(kind, own=True) if own is None else (own,), sets)
         tested[kind] = sum(each.test * each.captions for each in sizes)
         if options.like_of(kind) == "retrieve":
             tested[kind] = min(tested[kind], scenario.evaluation.pairs)
