@@ -216,15 +216,15 @@ def test_an_unknown_study_is_told_with_the_nearest() -> None:
 
 TINY = (
     "schedule.rounds=1", "training.batch=8", "training.epochs=1", "data.samples=8", "data.validation=20",
-    "data.test=20", "data.public=20", "model.image.blocks=1", "model.text.blocks=1", "evaluation.every=1",
-    "compare.rows=[64 pairs, 512 pairs]",
+    "data.test=20", "model.image.blocks=1", "model.text.blocks=1", "evaluation.every=1",
+    "compare.rows=[256 pairs, 512 pairs]",
 )  # fmt: skip
 
 
 @pytest.mark.slow(smaller="test_values_of_seeds_are_added_in_their_order_and_verdicts_are_scipys")
 def test_seeds_that_lack_are_trained_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study("s", "", "open/few-public-pairs", ("image-text.r@10",),
-                  (Claim(("image-text.r@10",), ("64 pairs", "512 pairs")),), 1.0, TINY)  # fmt: skip
+                  (Claim(("image-text.r@10",), ("256 pairs", "512 pairs")),), 1.0, TINY)  # fmt: skip
     monkeypatch.setattr(orderings, "STUDIES", {"s": study})
     monkeypatch.setattr(orderings, "seeds_of", lambda _: [1, 2])
     file = tmp_path / "orderings.json"
@@ -237,7 +237,7 @@ def test_seeds_that_lack_are_trained_and_read_again(tmp_path: Path, monkeypatch:
     (known,) = orderings.recorded(file).values()
     runs = edgefl.read_run(tmp_path / "runs/s/seed-2").runs
     last = [metrics_of(run) for run in runs.values()]
-    assert [known.values[row]["image-text.r@10"][1] for row in ("64 pairs", "512 pairs")] == pytest.approx(
+    assert [known.values[row]["image-text.r@10"][1] for row in ("256 pairs", "512 pairs")] == pytest.approx(
         [metric_value(metrics, "image-text.r@10") for metrics in last], abs=1e-6
     )
     assert train(-1.0)  # nothing lacks
@@ -274,7 +274,9 @@ SMALL = (
 )  # fmt: skip
 MORE = {
     "data": ["data.source=glyphs"],
-    "image": ["model.image.blocks=1", "model.text.blocks=1"],
+    "image": ["model.image.blocks=1"],
+    "text": ["model.text.blocks=1"],
+    "audio": ["model.audio.blocks=1"],
     "multiway": ["model.multiway.blocks=1"],
     "public": ["data.public=20"],
     "pretrain": ["pretrain={image: {epochs: 1, batch: 8}, text: {epochs: 1, batch: 8}}"],
@@ -291,7 +293,7 @@ QUICK = {"papers/orderings-fedcola"}
 def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
     whole = load(name).to_data()
     parts = {
-        "data": "audio" not in whole["data"]["clients"],
+        "data": "audio" not in whole["model"],
         "public": whole["data"]["public"],
         "pretrain": any((whole["pretrain"] or {}).values()),
     }
