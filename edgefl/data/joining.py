@@ -16,8 +16,8 @@ from edgefl.data.stored_arrays import Built, StoredEntry, entry
 from edgefl.errors import DataError
 from edgefl.work.description import digest
 
-_LARGE = {"images": ("channels", "size", "size"), "audio": ("frames", "bins")}
-"""Arrays that are read where they are, with what their other axes are."""
+_LARGE = {"images": "; set data.size, or data.channels: 3", "audio": ""}
+"""Arrays that are read where they are, with what makes those of several sets alike."""
 
 
 def read_collection(stored: StoredEntry) -> Collection:
@@ -47,28 +47,19 @@ def join(members: Mapping[str, StoredEntry], cache: Path, waiting: Callable[[], 
     return replace(small, arrays={**small.arrays, **large})
 
 
-def check_alike(modality: str, axis: str, one: tuple[str, int], other: tuple[str, int]) -> None:
-    """Raise DataError if an axis of a modality differs between data sets ``(name, length)``."""
-    if one[1] != other[1]:
-        remedy = {"size": "; set data.size", "channels": "; set data.channels: 3"}.get(axis, "")
-        raise DataError(
-            f"one {modality} tower can't read both: {axis} is {one[1]} in {one[0]}, {other[1]} in {other[0]}{remedy}"
-        )
-
-
 def _build(members: Mapping[str, StoredEntry]) -> Built:
     sets = {name: read_collection(stored) for name, stored in members.items()}
     each = [*sets.values()]
-    (first, *others), shared = members, frozenset.intersection(*(one.modalities for one in each))
+    shared = frozenset.intersection(*(one.modalities for one in each))
     if not shared:
         raise DataError(f"{' and '.join(members)} have no modality in common, so no client can hold samples of both")
     if scored := [name for name, one in sets.items() if one.answer is not None]:
         raise DataError(f"{scored[0]} scores several answers to a sample, which can't be joined with other classes")
-    for large, axes in _LARGE.items():
-        for other in others if large.removesuffix("s") in shared else ():
-            shapes = [members[name].arrays[large].shape[1:] for name in (first, other)]
-            for axis, *lengths in zip(axes, *shapes, strict=True):
-                check_alike(large.removesuffix("s"), axis, (first, lengths[0]), (other, lengths[1]))
+    for large, remedy in _LARGE.items():
+        shapes = {name: stored.arrays[large].shape[1:] for name, stored in members.items() if large in stored.arrays}
+        if large.removesuffix("s") in shared and len({*shapes.values()}) > 1:
+            told = " and ".join(f"{' x '.join(map(str, shape))} in {name}" for name, shape in shapes.items())
+            raise DataError(f"one {large.removesuffix('s')} tower can't read {told}{remedy}")
     classes = [len(one.classes) for one in each]
     labels = _follow([np.where(one.label < n, one.label, -1) for one, n in zip(each, classes, strict=True)], classes)
     arrays: dict[str, AnyArray] = {

@@ -25,7 +25,7 @@ from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
 from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
-from edgefl.data.joining import check_alike, join, read_collection
+from edgefl.data.joining import join, read_collection
 from edgefl.data.missing import DROPPED, PAIRS, draw
 from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
 from edgefl.data.partition import MINIMUM
@@ -227,8 +227,12 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
             other = facts.setdefault(modality, dict(shape))
             source = first.setdefault(modality, name)
             for key, value in shape.items():
-                if key != "classes":
-                    check_alike(modality, key, (source, other[key]), (name, value))
+                if key != "classes" and other[key] != value:
+                    remedy = {"size": "; set data.size", "channels": "; set data.channels: 3"}.get(key, "")
+                    raise DataError(
+                        f"one {modality} tower can't read both: {key} is {other[key]} in {source}, "
+                        f"{value} in {name}{remedy}"
+                    )
     return facts
 
 

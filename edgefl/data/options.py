@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -53,9 +52,8 @@ def _ends(value: object) -> object:
     return tuple(value)
 
 
-ClientCount = Annotated[
-    int, Field(ge=0), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "object"}]})
-]
+_COUNTS = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
+ClientCount = Annotated[int, Field(ge=0), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _COUNTS]})]
 CountRange = Annotated[
     tuple[int, int],
     BeforeValidator(_ends),
@@ -243,10 +241,9 @@ class DataOptions(Fields):
         if isinstance(value, dict) and (unknown := [name for name in value if name not in allowed]):
             raise ValueError(f"{unknown[0]!r} is not a kind of client; allowed keys of source: {', '.join(allowed)}")
         for key, names in value.items() if isinstance(value, dict) else ():
-            if isinstance(names, list) and (len(names) < 2 or key not in KINDS):
-                raise ValueError(f"{key}: write the name of one data set; a kind of client may have several")
-            if isinstance(names, list) and (twice := [name for name, n in Counter(names).items() if n > 1]):
-                raise ValueError(f"{key}: {twice[0]} is named twice")
+            if isinstance(names, list) and (key not in KINDS or not 1 < len({*names}) == len(names)):
+                allowed_names = "two sets or more, each once" if key in KINDS else "the name of one set"
+                raise ValueError(f"{key} has the data sets {', '.join(names)}; write {allowed_names}")
         return value
 
     @field_validator("tasks")

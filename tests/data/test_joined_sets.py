@@ -155,8 +155,9 @@ def test_a_run_on_two_sets_trains_one_head(folders: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"size": None}, "one image tower can't read both: size is 32 in cifar100, 28 in organcmnist; set data.size"),
-        ({"channels": None}, "channels is 3 in cifar100, 1 in organcmnist; set data.channels: 3"),
+        ({"size": None},
+         "one image tower can't read 3 x 32 x 32 in cifar100 and 3 x 28 x 28 in organcmnist; set data.size"),
+        ({"channels": None}, "3 x 8 x 8 in cifar100 and 1 x 8 x 8 in organcmnist; .* data.channels: 3"),
         ({"source": {"image": ["cifar100", "ag-news"], "image-text": "flickr30k"},
           "clients": {"image": {"cifar100": 1, "ag-news": 1}}},
          "cifar100 and ag-news have no modality in common"),
@@ -175,9 +176,11 @@ def test_sets_that_no_client_can_hold_are_refused(folders: Path, changes: dict[s
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"source": {"image": ["cifar100", "cifar100"]}}, "image: cifar100 is named twice"),
-        ({"source": {"image": ["cifar100"]}}, "image: write the name of one data set"),
-        ({"source": {"image": "cifar100", "public": ["coco", "flickr30k"]}}, "public: write the name of one data set"),
+        ({"source": {"image": ["cifar100", "cifar100"]}},
+         "image has the data sets cifar100, cifar100; write two sets or more, each once"),
+        ({"source": {"image": ["cifar100"]}}, "image has the data sets cifar100; write two sets or more, each once"),
+        ({"source": {"image": "cifar100", "public": ["coco", "flickr30k"]}},
+         "public has the data sets coco, flickr30k; write the name of one set"),
         ({"clients": {"image": 24}},
          r"hold samples of cifar100, organcmnist: write clients: {image: {cifar100: 12, organcmnist: 12}}"),
         ({"clients": {"image": {"cifar100": 12, "organmnist": 12}}}, "hold samples of cifar100, organcmnist: write"),

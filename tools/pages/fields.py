@@ -60,7 +60,9 @@ OTHER_VALUES = {
     "training.rates": "mapping from tower or part to a rate, a list of rates, or [fields](#trainingrateskey)",
     "data.samples": "whole number, range such as `50..200`, or mapping from kind to one of these",
     "data.partition": "name, or mapping: [partitions](#partitions)",
-    "data.source": "name, or mapping from kind (or `public`) to name: [data sets](#data-sets)",
+    "data.source": "name, or mapping from kind (or `public`, `test`) to name, of a kind also names: "
+    "[data sets](#data-sets)",
+    "data.draw": "mapping from kind (or `test`) to whole number, 1 or more",
 }
 """Allowed values of the fields whose validator accepts more than their JSON Schema states."""
 
