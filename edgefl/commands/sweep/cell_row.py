@@ -171,11 +171,11 @@ def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]
     else:
         seats = places(setup.round.cohort, {"": sum(sizes.values())})
 
-    def expected(name: str, eligible: int) -> float:
+    def expectation(name: str, eligible: int) -> float:
         # those of the cohort who are sent home need not be eligible
         return min(seats[name], eligible + home) * eligible / (eligible + home)
 
-    return [(expected(name, int(able.sum())), able) for name, able in groups.items() if able.any()]
+    return [(expectation(name, int(able.sum())), able) for name, able in groups.items() if able.any()]
 
 
 def _stage_row(

@@ -192,7 +192,7 @@ class PmcmFL(LibraryMethod):
         matching = self.options.matching
         return matching is not None and matching.clients == "all" and round >= matching.round
 
-    def kept(self, modality: str) -> int:
+    def models_of(self, modality: str) -> int:
         """The number of matching models of a modality that the server keeps."""
         if self.options.combine != "ensemble":
             return 1
@@ -210,8 +210,8 @@ class PmcmFL(LibraryMethod):
                     bound = self.widths_of(modality)[int(name.split(".")[2]) // 2] ** -0.5
                     matching[f"table/{name}"] = torch.empty(shape).uniform_(-bound, bound)
                     if self.options.combine == "ensemble":
-                        matching[f"table/ensemble.{name}"] = torch.zeros(self.kept(modality), *shape)
-                matching[f"table/matched.{modality}"] = torch.zeros(self.kept(modality))
+                        matching[f"table/ensemble.{name}"] = torch.zeros(self.models_of(modality), *shape)
+                matching[f"table/matched.{modality}"] = torch.zeros(self.models_of(modality))
         return ServerState.from_tensors({**state.tensors, **matching})
 
     def matching_modalities(self, kind: str | None = None) -> tuple[str, ...]:
@@ -301,8 +301,8 @@ class PmcmFL(LibraryMethod):
     ) -> dict[str, Tensor]:
         changed: dict[str, Tensor] = {}
         if self.options.combine == "ensemble":
-            sent = sent[: self.kept(modality)]
-            weights = torch.zeros(self.kept(modality))
+            sent = sent[: self.models_of(modality)]
+            weights = torch.zeros(self.models_of(modality))
             for index, (samples, update) in enumerate(sent):
                 weights[index] = samples * update.weight_factor
             for name, shape in self.parameters(modality).items():
@@ -345,12 +345,12 @@ class PmcmFL(LibraryMethod):
         if options.inference in MODELS:
             stacked = "ensemble." if options.combine == "ensemble" else ""
             items = [
-                Item(name, (*((self.kept(m),) if stacked else ()), *shape), "float32", f"table/{stacked}{name}")
+                Item(name, (*((self.models_of(m),) if stacked else ()), *shape), "float32", f"table/{stacked}{name}")
                 for m in self.matching_modalities(kind)
                 for name, shape in self.parameters(m).items()
             ]
             flags = [
-                Item(f"matched.{m}", (self.kept(m),), "float32", f"table/matched.{m}")
+                Item(f"matched.{m}", (self.models_of(m),), "float32", f"table/matched.{m}")
                 for m in self.matching_modalities(kind)
             ]
             down.append(Payload("matching", (*items, *flags)))
