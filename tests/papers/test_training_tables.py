@@ -167,7 +167,7 @@ WITH_METRICS = {
     (table.base, *table.metrics.values()): name
     for name, (_, table) in published_tables().items()
     # answers that only the server learns can't be declared: tests/methods/representations/test_server_task.py
-    if "method.server_task" not in table.set
+    if "method.server_task" not in table.changes(table.runnable[-1])
 }
 """A table of each base with these metrics."""
 
