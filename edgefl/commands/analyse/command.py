@@ -120,12 +120,11 @@ def analyse(
     from edgefl.runs.progress import messages
 
     names = names_in(only)
-    classes_shown = 1 if classes is None else classes
-    for what, number, least in (
-        ("seeds", seeds, 1), ("clients", clients, 1), ("samples", samples, 2), ("classes", classes_shown, 1),
-    ):  # fmt: skip
+    for what, number, least in (("seeds", seeds, 1), ("clients", clients, 1), ("samples", samples, 2)):
         if number < least:
             raise RunError(f"{what} must be {least} or more, not {number}")
+    if classes is not None and classes < 1:
+        raise RunError(f"classes must be 1 or more, not {classes}")
     check_jobs(jobs, address)
     share = None if shard is None else shard_of(shard)
     if figure is not None:
