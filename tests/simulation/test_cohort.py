@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edgefl_games import Games, granted
+from edgefl_games import Games, changed, granted
 from edgefl_toys import declared
 
 import edgefl
@@ -185,6 +185,19 @@ def test_every_client_trains_a_matching_model_once(games: Games, combine: str) -
             mean = sum(n * model for n, model in zip(sizes, models, strict=True)) / sum(sizes)
             expected = models[0] if combine == "max-data" else mean
             torch.testing.assert_close(tensors[f"table/{name}"].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_all_clients_are_those_that_may_take_part(games: Games) -> None:
+    setup = composed(games, whole("fedavg"))
+    for able, outcome in ((3, "completed"), (0, "nobody eligible")):
+        memory = np.where(np.arange(CLIENTS) < able, 1e12, 1.0)
+        _, journal = games.none(replace(setup, fleet=granted(setup.fleet, memory=memory)))
+        last = journal.tables["rounds"][-1]
+        assert (last["selected"], last["finished"], last["outcome"]) == (able, able, outcome)
+    away = changed(setup, {"cohort": 2, "retry": 1.0}, {"availability": {"markov": {"on": "1 h", "off": "1 h"}}})
+    _, journal = games.none(away)
+    last = journal.tables["rounds"][-1]
+    assert last["selected"] + last["unavailable"] == CLIENTS and 0 < last["unavailable"] < CLIENTS
 
 
 def test_a_round_of_all_clients_is_expected_and_holds_all_updates(games: Games) -> None:
