@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,7 +22,12 @@ def scenarios_page() -> str:
         "published hyper-parameters; where they train, the [data](data-sets.md) and a GPU are needed, and no "
         "published score was reproduced with them here.",
     ]
-    for title, folder in (("First steps", ""), ("Fine-tuning", "finetune"), ("Papers", "papers")):
+    for title, folder in (
+        ("First steps", ""),
+        ("Fine-tuning", "finetune"),
+        ("Papers", "papers"),
+        ("Open questions", "open"),
+    ):
         rows = [_row(path) for path in sorted((FOLDER / folder).glob("*.yaml"))]
         parts += [f"## {title}", table(("Command", "What it asks", "Clients", "Method", "Schedule"), rows)]
     parts += [
@@ -54,8 +61,8 @@ def _row(path: Path) -> tuple[str, ...]:
         f"`edgefl {command} {name}`",
         comment,
         clients,
-        _names(data.get("method", "fedavg"), compared.get("method", ())),
-        _names(data.get("schedule", "end-to-end"), compared.get("schedule", ())),
+        _names(data.get("method", "fedavg"), compared, "method"),
+        _names(data.get("schedule", "end-to-end"), compared, "schedule"),
     )
 
 
@@ -67,8 +74,9 @@ def first_comment(text: str) -> str:
     return re.sub(r"  +", " ", comment)
 
 
-def _names(own: object, compared: object) -> str:
-    """The names of a section's value, or of those that are compared."""
-    values = list(compared) if isinstance(compared, list | tuple) and compared else [own]
+def _names(own: object, compared: Mapping[str, Any], section: str) -> str:
+    """The names of a section's value and of those that rows set, or of those that are compared."""
+    rows = compared.get("rows", {}).values()
+    values = compared.get(section) or [own, *(row[section] for row in rows if section in row)]
     names = [value["name"] if isinstance(value, dict) else value for value in values]
     return listed([f"`{name}`" for name in dict.fromkeys(names)], "and")
