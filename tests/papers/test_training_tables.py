@@ -125,6 +125,21 @@ def test_a_row_whose_scenario_changed_is_refused_with_the_field(
     assert same.rows[0] == trained.rows[1]
 
 
+def test_a_row_that_diverges_leaves_the_others(
+    paper: PrintedPaper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = {"training.lr": 1e30, "training.optimizer": "sgd", "schedule.rounds": 3}
+    table = paper.tables["small-t1"]
+    rows = {"wild": table.rows["prox"].model_copy(update={"set": wild}), "avg": table.rows["avg"]}
+    changed = paper.model_copy(update={"tables": {"small-t1": table.model_copy(update={"rows": rows})}})
+    result = train_table("small-t1", out=tmp_path / "runs", paper=changed)
+    assert "diverged in round 1" in str(result.rows[0].failed) and result.exit_code == 1
+    assert [cell.own for cell in result.rows[0].cells] == [None, None] and result.rows[0].cells[0].published == 50
+    assert result.rows[1].failed is None and result.rows[1].cells[0].own is not None
+    print_scores(result)
+    assert "wild: the model diverged in round 1" in capsys.readouterr().out
+
+
 def test_what_cannot_be_trained_is_told_before_anything_is_written(paper: PrintedPaper, tmp_path: Path) -> None:
     def call(*rows: str, **more: Any) -> None:
         train_table("small-t1", rows, out=tmp_path / "runs", paper=paper, **more)
