@@ -135,9 +135,9 @@ def print_scores(result: ScoredTable, console: Console | None = None) -> None:
             shown = (or_dash("{:.2f}".format, cell.published), or_dash("{:.2f}".format, cell.own),
                      or_dash("{:+.2f}".format, cell.difference))  # fmt: skip
             table.add_row("" if index else row.label, cell.metric, *shown)
-    print_section(
-        console, f"{_title(result)}, in per cent", table, _remarks(result, [f"files: {result.folder}", *result.then])
-    )
+    failed = [f"{row.row}: {row.failed}" for row in result.rows if row.failed]
+    more = [*failed, f"files: {result.folder}", *result.then]
+    print_section(console, f"{_title(result)}, in per cent", table, _remarks(result, more))
 
 
 def print_dry_run(result: DryTable, console: Console | None = None) -> None:
