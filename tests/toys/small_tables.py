@@ -160,4 +160,4 @@ def _course(row: Fields) -> Iterator[tuple[str, Any]]:
         yield "training.attention", "device"
     if memory := row["fleet"]["budgets"]["memory"]:
         (_, few), (large, many) = sorted(memory.items(), key=lambda limit: int(limit[0]))
-        yield "fleet.budgets.memory", {"1MiB": few, large: many}  # too little for the whole small model too
+        yield "fleet.budgets.memory", {"64KiB": few, large: many}  # too little for the whole small model too
