@@ -284,12 +284,8 @@ MORE = {
 """What makes a scenario small that has it."""
 
 
-QUICK = {"papers/orderings-fedcola"}
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
-)
+@pytest.mark.slow(smaller="test_a_claim_is_about_rows_that_its_scenario_runs")
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
     whole = load(name).to_data()
     parts = {
