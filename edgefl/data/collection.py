@@ -134,8 +134,7 @@ class Collection:
 
     def arrays(self) -> dict[str, AnyArray]:
         """All arrays that are set, by name (not texts and classes)."""
-        names = ("label", "group", "images", "text", "image", "audio", "answer", "score", "owner", "official")
-        return {name: array for name in names if (array := getattr(self, name)) is not None}
+        return {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     if options.public == "all":
         raise DataError("a declared set has as many public samples as data.public says: give their number")
     if options.dealt_kind:
-        own, dealt = parts[kinds.index(options.dealt_kind)], _size(options.public, int(np.concatenate(parts).sum()))
+        own, size = parts[kinds.index(options.dealt_kind)], options.public
+        dealt = round(size * int(np.concatenate(parts).sum()) if size < 1 else size)
         own += dealt // len(own) + (np.arange(len(own)) < dealt % len(own))
     samples = np.concatenate(parts)
     patterns, dropped = _missing_counts(options, kinds, parts, seed)
@@ -65,7 +66,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     kind_of = np.repeat(np.arange(len(kinds), dtype=np.uint8), [options.clients[kind] for kind in kinds])
     server: dict[str, dict[str, int]] = {}
     for data in ("validation", "test") if options.dealt_kind else ("validation", "test", "public"):
-        if size := _size(getattr(options, data), int(samples.sum())):
+        requested = getattr(options, data)
+        if size := round(requested * int(samples.sum()) if requested < 1 else requested):
             server[data] = dict.fromkeys(map(str, KINDS), size)
     if options.vocabulary != DataOptions.model_fields["vocabulary"].default:
         raise DataError("a declared set has no texts to train a vocabulary on: write shapes: {text: {vocabulary: ...}}")
@@ -85,10 +87,6 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         client_patterns=None if patterns is None else np.concatenate(patterns),
         client_dropped=None if dropped is None else np.concatenate(dropped),
     )
-
-
-def _size(requested: float, samples: int) -> int:
-    return round(requested * samples if requested < 1 else requested)
 
 
 def _missing_counts(

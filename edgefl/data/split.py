@@ -14,16 +14,13 @@ from edgefl.errors import DataError
 from edgefl.work.tasks import like
 
 SPLITS = ("train", "validation", "test", "public")
-Size = float | Literal["all"]
-Sizes = tuple[float, float, Size]
-"""Requested sizes of the validation, test and public splits."""
 
 
 def hold_out(
     collection: Collection,
     validation: float,
     test: float,
-    public: Size,
+    public: float | Literal["all"],
     rng: np.random.Generator,
     *,
     whole: bool = False,
@@ -35,30 +32,19 @@ def hold_out(
     set.  With ``whole`` no training samples need to remain: all may be public.  Raises DataError for more groups than
     there are.
     """
-    n = len(collection.label)
-    official = np.zeros(n, np.int64) if collection.official is None else collection.official
-    held_out = np.full(n, -1, np.int64)
+    official = np.zeros(len(collection.label), np.int64) if collection.official is None else collection.official
+    split = np.full(len(official), -1, np.int64)
     for index, size in ((1, validation), (2, test)):
         rows = np.flatnonzero(official == index)
-        groups = rng.permutation(np.unique(collection.group[rows]))
-        chosen = groups[: round(size)] if size >= 1 else groups
-        held_out[rows[np.isin(collection.group[rows], chosen)]] = index
-    has_split = [bool((official == index).any()) for index in (1, 2)]
-    sizes = (0.0 if has_split[0] else validation, 0.0 if has_split[1] else test, public)
-    remaining = _hold_out_rows(collection, np.flatnonzero(official == 0), sizes, rng, whole)
-    return np.where(remaining >= 0, remaining, held_out)
-
-
-def _hold_out_rows(
-    collection: Collection, rows: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
-) -> Integers:
-    """``hold_out`` among ``rows`` without a published split; other samples get -1."""
+        published = rng.permutation(np.unique(collection.group[rows]))
+        chosen = published[: round(size)] if size >= 1 else published
+        split[rows[np.isin(collection.group[rows], chosen)]] = index
+    rows = np.flatnonzero(official == 0)
     groups, first = np.unique(collection.group[rows], return_index=True)
-    n = len(groups)
-    sizes = dict[str, int]()
-    for name, size in zip(SPLITS[1:], sizes_of, strict=True):
-        count = max(n - sum(sizes.values()), 0) if size == "all" else size
-        sizes[name] = round(count * n if count < 1 else count)
+    n, sizes = len(groups), dict[str, int]()
+    for index, wanted in enumerate((validation, test, public), 1):
+        count = max(n - sum(sizes.values()), 0) if wanted == "all" else 0 if (official == index).any() else wanted
+        sizes[SPLITS[index]] = round(count * n if count < 1 else count)
     if whole and sum(sizes.values()) > n:
         raise DataError(
             f"{sum(sizes.values()):,} names or pictures are to be held out (data.public: {sizes['public']:,}), but "
@@ -72,13 +58,12 @@ def _hold_out_rows(
         )
     # Sorted by class, at random within a class: positions at even distances hold every class in proportion.
     order = np.lexsort((rng.random(n), collection.label[rows][first]))
-    split = np.zeros(n, np.int64)
+    of_group = np.zeros(n, np.int64)
     for name, size in sizes.items():
-        free = order[split[order] == 0]
-        split[free[_evenly(size, len(free))]] = SPLITS.index(name)
-    result = np.full(len(collection.label), -1, np.int64)
-    result[rows] = split[np.searchsorted(groups, collection.group[rows])]
-    return result
+        free = order[of_group[order] == 0]
+        of_group[free[_evenly(size, len(free))]] = SPLITS.index(name)
+    split[rows] = of_group[np.searchsorted(groups, collection.group[rows])]
+    return split
 
 
 def held_out_samples(owner: Integers, group: Integers, share: float, rng: np.random.Generator) -> Booleans:
