@@ -20,11 +20,12 @@ class JoinedArray:
 
     def __init__(self, arrays: Sequence[AnyArray]):
         self._arrays, self._ends = arrays, np.cumsum([len(array) for array in arrays])
-        self.shape = (int(self._ends[-1]), *arrays[0].shape[1:])
+        self._rows = int(self._ends[-1])
+        self.shape = (self._rows, *arrays[0].shape[1:])
         self.dtype, self.ndim = arrays[0].dtype, arrays[0].ndim
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self._rows
 
     def __getitem__(self, rows: Integers) -> AnyArray:
         """A copy of these rows."""

@@ -101,11 +101,12 @@ def run(
 
     if scenario is None and resume is None:
         raise RunError("give a scenario to run, or a run to resume")
-    alone = resume is not None and scenario is None
-    done = finished_run(resume, verify=verify) if alone and not overrides and out is None else None
-    if done is not None:
-        return done
-    file = os.path.join(resume, "scenario.yaml") if alone else scenario
+    file: object = scenario
+    if scenario is None and resume is not None:
+        done = finished_run(resume, verify=verify) if not overrides and out is None else None
+        if done is not None:
+            return done
+        file = os.path.join(resume, "scenario.yaml")
     if jobs == 1 and isinstance(file, str) and executor_of(file, overrides) == "processes":
         start_method.begin("edgefl.training.worker")  # workers import what they need while this process does
 
@@ -121,7 +122,7 @@ def run(
     share = None if shard is None else shard_of(shard)
     with begun_runs(scenario, resume, overrides, out, share, address, on_progress) as (folder, parts, on_event):
         try:
-            run_parts(parts, on_event, overrides if alone else (), jobs, address, on_round)
+            run_parts(parts, on_event, overrides if scenario is None else (), jobs, address, on_round)
         except DivergedError as error:
             error.answer = with_check(read_run(folder), verify=verify)
             raise
