@@ -121,7 +121,8 @@ class DataOptions(Fields):
         "them: {image: {cifar100: 12, organcmnist: 12}}",
     )
     clients_by_set: dict[Kind, dict[str, Annotated[int, Field(ge=1)]]] = Field(
-        default={}, description="clients of each data set of a kind with several: taken from clients"
+        default={},
+        description="number of clients that hold each data set of a kind with several, as written in clients",
     )
     partition: Partition = Field(
         default=dict[str, object](dirichlet=0.5),
@@ -163,9 +164,9 @@ class DataOptions(Fields):
     )
     draw: dict[Kind | Literal["test"], Count] | None = Field(
         default=None,
-        description="number of training samples of a kind, drawn by seed before they are dealt to clients, and of "
-        "test samples of each kind, equal for every seed: {image-text: 64000, test: 5000}; where the kind retrieves, "
-        "pictures are drawn with all their captions, and the last picture with as many as are lacking",
+        description="number of training samples of a kind before they are dealt to clients, drawn anew for every seed, "
+        "and of test samples of each kind, the same for every seed: {image-text: 64000, test: 5000}; where the kind "
+        "retrieves, whole pictures with their captions are drawn, and of the last picture only some captions",
     )
     vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | FileName = Field(
         default=1000,

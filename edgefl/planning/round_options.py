@@ -247,7 +247,7 @@ class ReportedOptions(Fields):
 
     rule: Literal["best"] = Field(
         "best",
-        description="best: of each metric by itself its best value, as papers report that look at the test split",
+        description="best: the best value of each metric, each from its own round; optimistic where the split is test",
     )
     last: int = Field(10, ge=2, description="number of last rounds whose evaluations are compared")
 
@@ -268,7 +268,7 @@ class EvaluationOptions(Fields):
     reported: ReportedOptions | None = Field(
         None,
         description="score of the run in tables, result.json and exports: {rule: best, last: 10} for the best of the "
-        "last ten rounds, which split and final must name one split for; null: that of the last round",
+        "last ten rounds, for which split and final must be the same; null: that of the last round",
     )
     batch: PositiveInt = Field(100, description="samples per step")
     pairs: PositiveInt = Field(500, description="maximum number of pairs that retrieval ranks")

@@ -54,23 +54,23 @@ class OwnTraining(Fields):
     """Training of one kind of client, or of the server's own model, where it differs from ``training``."""
 
     optimizer: Annotated[Any, BeforeValidator(_parse_given(parse_optimizer)), _OR_NULL] = Field(
-        None, description="its optimizer; null: as in training, like all fields here"
+        None, description="optimizer of these clients, or of this model; null: as in training, like all fields here"
     )
     lr: PositiveFloat | None = Field(
-        None, description="its learning rate of round 1, in place of training's lr, rates and scale_with_batch"
+        None, description="learning rate of round 1, in place of training's lr, rates and scale_with_batch"
     )
-    lr_decay: float | None = Field(None, gt=0, le=1, description="factor on its learning rate after every round")
+    lr_decay: float | None = Field(None, gt=0, le=1, description="factor on the learning rate after every round")
     lr_schedule: Annotated[
         SerializeAsAny[RateSchedule] | None, BeforeValidator(_parse_given(parse_rate_schedule)), _OR_NULL
-    ] = Field(None, description="factor on its learning rates by round")
-    weight_decay: float | None = Field(None, ge=0, description="weight decay of its optimizer")
-    betas: _Betas | None = Field(None, description="decay rates of both moments of its optimizer")
-    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of its sgd")
+    ] = Field(None, description="factor on the learning rates by round")
+    weight_decay: float | None = Field(None, ge=0, description="weight decay of the optimizer")
+    betas: _Betas | None = Field(None, description="decay rates of both moments of the optimizer")
+    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of sgd")
     clip: PositiveFloat | Literal[False] | None = Field(
-        None, description="largest L2 norm of all its gradients together; false: no clipping"
+        None, description="largest L2 norm of all gradients together; false: no clipping"
     )
     precision: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="its float32, or autocast in a half precision"
+        None, description="float32, or autocast in a half precision"
     )
 
 

@@ -40,8 +40,8 @@ class WarmUp(Fields):
     rounds: PositiveInt = Field(5, description="rounds with this modality only")
     draw: Literal["modality", "union"] = Field(
         "modality",
-        description="whom these rounds' cohorts are drawn from: the modality's clients, or all, of whom the others are "
-        "sent home (union, Algorithm 1); of a cohort without the modality another is drawn",
+        description="from whom cohorts of these rounds are drawn: the modality's clients, or all, of whom the others "
+        "are sent home (union, Algorithm 1); a cohort without the modality is drawn again",
     )
     heat: NonNegativeInt = Field(
         0, description="further rounds in which the other clients train their private part only (heat distribution)"

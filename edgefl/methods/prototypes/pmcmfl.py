@@ -36,8 +36,8 @@ class MatchingOptions(Fields):
     )
     clients: Literal["cohort", "all"] = Field(
         "cohort",
-        description="who trains them: a round's cohort, or all clients that may take part, once in each of these "
-        "rounds (all, paper)",
+        description="who trains them in a matching round: its cohort, or all clients that may take part, each once "
+        "(all, paper)",
     )
     epochs: PositiveInt = Field(100, description="epochs of the classifier")
     clip_epochs: PositiveInt = Field(200, description="first epochs of the prior, by CLIP's loss")
