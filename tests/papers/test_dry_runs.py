@@ -63,6 +63,13 @@ def test_declared_data_have_the_papers_sizes() -> None:
     # a caption of each picture in an epoch
     (row,) = scenarios_of(table_of("fedmml-t4")[1], ["lw"])
     assert declare(row.scenario, published("fedmml").sets).data.samples == {"image-text": 11_828}
+    # of 64,000 questions of 30 clients a quarter lacks both and is dropped, and a third of the rest has both
+    (row,) = scenarios_of(table_of("pmcmfl-t1")[1], ["pmcmfl-50"])
+    lacking = declare(row.scenario, published("pmcmfl").sets).data
+    assert lacking.samples == {"image-text": int(2133 * 0.75)}
+    assert lacking.missing_of("image-text") == {
+        "patterns": {each: pytest.approx(1 / 3) for each in ("image-text", "image", "text")}
+    }
     # 100 public pictures with five captions
     (row,) = scenarios_of(table_of("mcfl-t4")[1], ["4-creamfl"])
     assert declare(row.scenario, published("mcfl").sets).data.public == 500

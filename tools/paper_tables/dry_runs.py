@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -170,10 +171,23 @@ def declare(scenario: Scenario, sets: Mapping[str, PrintedSize]) -> Scenario:
         raise RunError("the server's answers are of another set than the clients' classes, and declared data have one")
     clients = {kind: count for kind in KINDS if (count := options.clients.get(kind))}
     samples = {kind: _samples_of(scenario, kind, count, sets) for kind, count in clients.items()}
+    missing = dict[str, dict[str, dict[str, float]]]()
+    for kind in clients:
+        if (rates := options.missing_of(kind)) and "patterns" not in rates:
+            # equal shares of every client, so that one prediction is that of all
+            one, other = kind.split("-")
+            left = {each: 1 - cast(float, rates.get(each, 0.0)) for each in (one, other)}
+            shares = {kind: left[one] * left[other], one: left[one] * (1 - left[other])}
+            shares[other] = left[other] * (1 - left[one])
+            kept = sum(shares.values())
+            samples[kind] = int(samples[kind] * kept)
+            missing[kind] = {"patterns": {pattern: share / kept for pattern, share in shares.items()}}
+        elif rates:
+            missing[kind] = {"patterns": dict(rates["patterns"])}
     fields = {
         "source": "declared", "clients": clients, "samples": samples, "partition": "iid", "validation": 0,
         "test": TESTED, "public": _public_of(scenario, sets), "tasks": options.tasks,
-        "missing": options.model_dump(mode="json")["missing"], "shapes": _shapes_of(scenario, clients, sets),
+        "missing": missing or None, "shapes": _shapes_of(scenario, clients, sets),
     }  # fmt: skip
     return with_fields(scenario, {"data": fields})
 
