@@ -237,10 +237,10 @@ def held_updates(setup: Setup) -> WaitingUpdates:
     population = {kind: len(setup.of_kind(kind)) for kind in kinds}
     if not sum(population.values()):
         return WaitingUpdates(0, 0)
-    of_all = [round for round in rounds if method.draws_all(round)]
-    everyone = sum(n * _upload_bytes(setup, kind, of_all[:1]) for kind, n in population.items())
+    of_all = next(filter(method.draws_all, rounds if method.has_other_draws else ()), None)
+    everyone = 0 if of_all is None else sum(n * _upload_bytes(setup, kind, [of_all]) for kind, n in population.items())
     firsts = accumulate((stage.rounds for stage in setup.schedule.stages[:-1]), initial=1)
-    usual = [first for first in firsts if first in rounds and first not in of_all]
+    usual = [first for first in firsts if first in rounds and not method.draws_all(first)]
     sizes = {kind: _upload_bytes(setup, kind, usual) for kind in kinds}
     if options.stratify:
         counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}

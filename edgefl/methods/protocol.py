@@ -85,6 +85,9 @@ class Method:
 
     varies: ClassVar[bool] = False
     """Whether clients of one kind may do different work: true for a class that overrides ``variant``."""
+    has_other_draws: ClassVar[bool] = False
+    """Whether a round's cohort may be another than the scenario's: true for a class that overrides ``is_drawn`` or
+    ``draws_all``."""
 
     @property
     def adds_up(self) -> bool:
@@ -107,6 +110,7 @@ class Method:
             own = cast(Mapping[str, object], cls.needs.get("training", {}))
             cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **own}}
         cls.varies = cls.variant is not Method.variant
+        cls.has_other_draws = cls.is_drawn is not Method.is_drawn or cls.draws_all is not Method.draws_all
         check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):

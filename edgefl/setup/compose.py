@@ -464,6 +464,8 @@ def _check_cohorts(scenario: Scenario, method: Method, schedule: Schedule) -> No
     options = scenario.round
     overlaps = registry.get("round policy", options.policy_name).overlapping
     ranks = registry.get("selection", options.selection_name).needs_loss
+    if not method.has_other_draws or not (overlaps or ranks):
+        return  # without a look at every round, of which there may be very many
     for round in range(1, schedule.rounds + 1):
         home = [kind for kind in method.setting.kinds if method.is_drawn(kind, round)]
         home = [kind for kind in home if not method.participates(kind, round)]
