@@ -28,7 +28,7 @@ class JoinedArray:
         return self._rows
 
     def __getitem__(self, rows: Integers) -> AnyArray:
-        """A copy of these rows."""
+        """A copy `[*rows.shape, ...]` of these rows, of all arrays in their order."""
         rows = np.asarray(rows)
         found = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
         of = np.searchsorted(self._ends, rows, side="right")

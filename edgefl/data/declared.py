@@ -55,8 +55,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     if options.public == "all":
         raise DataError("a declared set has as many public samples as data.public says: give their number")
     if options.dealt_kind:
-        own, size = parts[kinds.index(options.dealt_kind)], options.public
-        dealt = round(size * int(np.concatenate(parts).sum()) if size < 1 else size)
+        own = parts[kinds.index(options.dealt_kind)]
+        dealt = _size(options.public, int(np.concatenate(parts).sum()))
         own += dealt // len(own) + (np.arange(len(own)) < dealt % len(own))
     samples = np.concatenate(parts)
     patterns, dropped = _missing_counts(options, kinds, parts, seed)
@@ -66,8 +66,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     kind_of = np.repeat(np.arange(len(kinds), dtype=np.uint8), [options.clients[kind] for kind in kinds])
     server: dict[str, dict[str, int]] = {}
     for data in ("validation", "test") if options.dealt_kind else ("validation", "test", "public"):
-        requested = getattr(options, data)
-        if size := round(requested * int(samples.sum()) if requested < 1 else requested):
+        if size := _size(getattr(options, data), int(samples.sum())):
             server[data] = dict.fromkeys(map(str, KINDS), size)
     if options.vocabulary != DataOptions.model_fields["vocabulary"].default:
         raise DataError("a declared set has no texts to train a vocabulary on: write shapes: {text: {vocabulary: ...}}")
@@ -87,6 +86,11 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         client_patterns=None if patterns is None else np.concatenate(patterns),
         client_dropped=None if dropped is None else np.concatenate(dropped),
     )
+
+
+def _size(wanted: float, samples: int) -> int:
+    """The number of samples of a split that is ``wanted`` as a share of the clients' ``samples``, or as a number."""
+    return round(wanted * samples if wanted < 1 else wanted)
 
 
 def _missing_counts(

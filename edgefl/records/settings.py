@@ -76,7 +76,7 @@ class RoundSettings(Record):
 
 
 class ReportedSettings(Record):
-    """`evaluation.reported`."""
+    """Which of the last evaluations is the score of a run (`evaluation.reported`)."""
 
     last: int
     """Last rounds whose best scores count"""

@@ -467,8 +467,7 @@ def _check_cohorts(scenario: Scenario, method: Method, schedule: Schedule) -> No
     if not method.has_other_draws or not (overlaps or ranks):
         return  # without a look at every round, of which there may be very many
     for round in range(1, schedule.rounds + 1):
-        home = [kind for kind in method.setting.kinds if method.is_drawn(kind, round)]
-        home = [kind for kind in home if not method.participates(kind, round)]
+        home = [k for k in method.setting.kinds if method.is_drawn(k, round) and not method.participates(k, round)]
         asks = f"sends {' and '.join(home)} clients of its cohort home" if home else "asks all clients"
         asks = f"in round {round} {scenario.method_name} {asks}"
         if overlaps and (home or method.draws_all(round)):

@@ -50,7 +50,7 @@ NOT_THEIRS = re.compile(
 """In a sentence about public code, or about a figure of edgefl's."""
 NAMES = re.compile(
     r"Tables? \w+( and \d+)?|Figs?\. \d+|CIFAR-100|Flickr30k|PCME|Yu et al\. \d+|BEiT-3|round [12]|vqa-310|near 2"
-    r"|gains \.24|4 x 500 x 384|L2 norm|2 of the 10 rounds|of 2 blocks|seeds \d+ and \d+"
+    r"|gains \.24|4 x 500 x 384|L2 norm|of 2 blocks|seeds \d+ and \d+"
 )
 """Numbers in names, and some that aren't the paper's."""
 

@@ -14,6 +14,15 @@ GRID = {
     "executor": {"name": "inline", "device": "cpu"},
     "compare": {"method": ["fedavg", "fedprox"], "seed": [1, 2]},
 }
+UNTRAINED = {
+    "name": "table",
+    "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20},
+    "model": {"image": {"blocks": 1, "width": 8, "heads": 1}},
+    "schedule": {"rounds": 1},
+    "training": {"mode": "none"},
+    "executor": "inline",
+}
+"""A round that trains nothing, for comparisons whose runs only have to be there."""
 DIFFER = ("host.jsonl", "files.json", "state.json", "writer.lock")
 """Files with wall times, or with digests of such files."""
 

@@ -83,8 +83,7 @@ def dry_table(
     hours = [row.core_hours for row in found.values() if row.same is None and row.core_hours is not None]
     return DryTable(
         table=name, title=table.title, paper=paper.cite, where=table.where, metrics=table.metrics,
-        assumed=table.assumed, code=table.code, slips=table.slips, costs=table.costs,
-        left={row: why for row in table.rows if (why := table.why_left(row))},
+        assumed=table.assumed, code=table.code, slips=table.slips, costs=table.costs, left=table.left_rows,
         missing=[file for each in needed.values() for file in _missing_files(each)],
         rows=list(found.values()), measured=[] if speeds is None else list(speeds.measured.values()),
         core_hours=sum(hours) if hours else None,

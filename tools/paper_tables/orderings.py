@@ -167,10 +167,7 @@ def train(
             if (found := seed_values(study, seed, place)) is None:
                 if time.monotonic() > end:
                     return False
-                if is_comparison(place):
-                    run(resume=place, on_progress=on_progress)
-                else:
-                    run(_scenario(study, seed), out=place, on_progress=on_progress)
+                run(_scenario(study, seed), resume=place, on_progress=on_progress)
                 found = seed_values(study, seed, place)
             if found is None:
                 raise RunError(f"{place} has no {' or '.join(study.metrics)} of every row")

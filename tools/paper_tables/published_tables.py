@@ -83,9 +83,14 @@ class PrintedTable(PrintedPart):
         return self.rows[row].left or self.left
 
     @property
+    def left_rows(self) -> dict[str, str]:
+        """The rows that can't be run, with the reason."""
+        return {row: why for row in self.rows if (why := self.why_left(row))}
+
+    @property
     def runnable(self) -> list[str]:
         """The rows that can be run."""
-        return [row for row in self.rows if not self.why_left(row)]
+        return [row for row in self.rows if row not in self.left_rows]
 
 
 class ImageForm(PrintedPart):

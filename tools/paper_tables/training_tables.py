@@ -116,7 +116,7 @@ def train_table(
     return ScoredTable(
         table=name, title=table.title, paper=paper.cite, where=table.where, folder=str(folder), rows=scored,
         metrics=table.metrics, assumed=table.assumed, code=table.code, slips=table.slips,
-        left={row: why for row in table.rows if (why := table.why_left(row))}, costs=table.costs,
+        left=table.left_rows, costs=table.costs,
         then=[table.then.format(row=row.folder) for row in scored] if table.then else [],
     )  # fmt: skip
 

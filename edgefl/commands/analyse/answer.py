@@ -203,7 +203,7 @@ class FeatureDistance(Record):
     of: Sequence[str]
     """The two models whose features of the same samples these are; or two sets of samples"""
     distance: float
-    """Norm of the difference"""
+    """L2 norm of the difference of their mean features"""
 
 
 class Embeddings(Record):
@@ -211,7 +211,7 @@ class Embeddings(Record):
     dimensions, by t-SNE, or by PCA where there are at most 90 different ones."""
 
     split: str
-    """Split of the samples"""
+    """Split whose samples are shown"""
     distances: Sequence[FeatureDistance]
     """By space and pair of models"""
 
@@ -224,7 +224,7 @@ class KindLandscape(Record):
     samples: int
     """Training samples of the loss"""
     loss: float
-    """The task's loss on them"""
+    """Mean loss of the task on these samples at the global weights"""
     eigenvalues: Sequence[float]
     """The two of the loss's Hessian with the largest amounts"""
 

@@ -180,7 +180,7 @@ def _equal(
 def _orderings(
     groups: Sequence[SeedGroup], columns: Mapping[str, Sequence[SeedSpread]], metrics: Sequence[str]
 ) -> list[Ordering]:
-    """Every pair of rows."""
+    """The verdicts on every pair of rows, for each metric that all groups have."""
     if len(groups) < 2:
         return []
     values = {

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from scipy import stats
+from small_grid import UNTRAINED
 
 import edgefl
 from edgefl.commands.compare.answer import ComparedRuns
@@ -437,15 +438,7 @@ def main_ends(*words: str) -> int:
 
 def test_rows_are_called_by_their_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {"plain": {}, "near, prox": {"method": {"name": "fedprox", "mu": 0.01}, "training.lr": 0.02}}
-    scenario = {
-        "name": "table",
-        "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20},
-        "model": {"image": {"blocks": 1, "width": 8, "heads": 1}},
-        "schedule": {"rounds": 1},
-        "training": {"mode": "none"},
-        "executor": "inline",
-        "compare": {"seed": [1, 2], "rows": rows},
-    }
+    scenario = {**UNTRAINED, "compare": {"seed": [1, 2], "rows": rows}}
     run = edgefl.run(scenario, out=tmp_path / "table")
     found = edgefl.compare([run])
     assert [row.label for row in found.rows] == list(rows)

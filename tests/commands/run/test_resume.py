@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from small_grid import UNTRAINED
 
 import edgefl
 from edgefl.console import main
@@ -197,15 +198,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "writer.lock"}
 
 
-TABLE = {
-    "name": "table",
-    "data": {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20},
-    "model": {"image": {"blocks": 1, "width": 8, "heads": 1}},
-    "schedule": {"rounds": 1},
-    "training": {"mode": "none"},
-    "executor": "inline",
-    "compare": {"rows": ROWS},
-}
+TABLE = {**UNTRAINED, "compare": {"rows": ROWS}}
 """A scenario with three rows."""
 
 
