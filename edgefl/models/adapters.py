@@ -283,11 +283,10 @@ def scale(adapter: AdapterDescription) -> float:
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
-    # as PEFT: the factors' part is computed in their dtype; a quantised layer says in which it computes itself
-    if first.dtype != (getattr(layer, "dtype", None) or cast(Tensor, layer.weight).dtype):
-        change = F.linear(F.linear(inputs[0].to(first.dtype), first), second) * scale
-        return (output + change).to(output.dtype)
-    return output + F.linear(F.linear(inputs[0], first), second) * scale
+    # as PEFT: the input is cast to the factors' dtype, under autocast too, which casts it back while both are held
+    given = inputs[0].to(first.dtype)
+    change = F.linear(F.linear(given, first), second) * scale
+    return (output + change).to(output.dtype)
 
 
 def chosen_layers(module: nn.Module, parts: Sequence[str]) -> list[tuple[str, nn.Module]]:

@@ -1,7 +1,11 @@
-"""Adapters that edgefl writes are loaded by PEFT itself, and those that PEFT writes by edgefl, with equal outputs."""
+"""Adapters that edgefl writes are loaded by PEFT itself, and those that PEFT writes by edgefl, with equal outputs.
+
+They train with the same losses and the same peak of the allocator.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.models import adapters, build, dtypes, load_weights, peft_folder, quantised
@@ -18,6 +22,7 @@ from edgefl.models.client import describe
 from edgefl.models.options import ModelOptions
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import minilm_folder
+from edgefl.work.meter.allocator_peak import AllocatorPeak
 
 import_torchvision()
 
@@ -217,6 +222,46 @@ def test_an_adapter_of_peft_gives_the_same_outputs(tmp_path: Path, stabilised: b
     peft_folder.load(model, described, "text", str(tmp_path / "adapter"))
     x = inputs("text")
     torch.testing.assert_close(own(model, "text", x), forward(theirs, "text", x), atol=1e-5, rtol=1e-5)
+
+
+def two_steps(module: nn.Module, x: Tensor, y: Tensor, half: bool) -> float:
+    """The loss after two passes whose gradients are added, each under autocast if ``half``."""
+    loss = torch.zeros(())
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            loss = nn.functional.cross_entropy(module(x).mean(1).float(), y)
+        loss.backward()
+    return loss.item()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lora_takes_the_memory_of_pefts_and_has_its_losses(dtype: torch.dtype, half: bool) -> None:
+    torch.manual_seed(0)
+    blocks = [[nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)] for _ in range(4)]
+    base = nn.Sequential(*(layer for block in blocks for layer in block), nn.Linear(64, 10)).to(dtype)
+    linear = [name for name, layer in base.named_children() if isinstance(layer, nn.Linear)][:-1]
+    x, y = torch.randn(8, 32, 64).to(dtype), torch.randint(0, 10, (8,))
+
+    ours = copy.deepcopy(base).requires_grad_(False)
+    adapters.attach(ours, {"name": "lora", "rank": 8, "scale": 2.0, "parts": linear, "also": []})
+    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=linear, lora_dropout=0.0)
+    theirs = peft.get_peft_model(copy.deepcopy(base), config, autocast_adapter_dtype=False)
+    with torch.no_grad():
+        for name in linear:
+            mine, other = ours.get_submodule(name), theirs.base_model.model.get_submodule(name)
+            mine.lora_b.normal_(std=0.02)
+            other.lora_A["default"].weight.copy_(mine.lora_a)
+            other.lora_B["default"].weight.copy_(mine.lora_b)
+
+    found = []
+    for module in (ours, theirs):
+        two_steps(module, x, y, half)  # what is allocated once in a process isn't of a step
+        module.zero_grad()
+        with AllocatorPeak(torch.device("cpu"), list(module.parameters())) as peak:
+            loss = two_steps(module, x, y, half)
+        found.append((loss, peak.bytes))
+    assert found[0] == found[1]
 
 
 def test_what_a_task_adds_starts_too_where_it_fits(tmp_path: Path) -> None:

@@ -99,9 +99,10 @@ class Adapted(nn.Module):
         self.second = nn.Parameter(torch.zeros(rows, rank, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in] -> [..., out]``; the factors' part is computed in float32, as PEFT does."""
+        """``[..., in] -> [..., out]``; the factors' part is computed in float32, of an input that is held, as in PEFT."""
         out: Tensor = self.base(x)
-        change = F.linear(F.linear(x.to(torch.float32), self.first), self.second) * 2.0
+        x = x.to(torch.float32)
+        change = F.linear(F.linear(x, self.first), self.second) * 2.0
         return (out + change).to(out.dtype)
 
 
