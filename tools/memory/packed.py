@@ -99,7 +99,7 @@ class Adapted(nn.Module):
         self.second = nn.Parameter(torch.zeros(rows, rank, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in] -> [..., out]``; the factors' part is computed in float32, of an input that is held, as in PEFT."""
+        """``[..., in] -> [..., out]``; the factors' part is computed in float32, of an input that stays, as in PEFT."""
         out: Tensor = self.base(x)
         x = x.to(torch.float32)
         change = F.linear(F.linear(x, self.first), self.second) * 2.0
