@@ -20,7 +20,6 @@ from edgefl.models import peft_folder, quantised
 from edgefl.models.word_vectors import read_vectors
 from edgefl.planning.offers import Prices, choose
 from edgefl.planning.planner import Planner
-from edgefl.planning.round_options import places
 from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
@@ -242,10 +241,7 @@ def held_updates(setup: Setup) -> WaitingUpdates:
     firsts = accumulate((stage.rounds for stage in setup.schedule.stages[:-1]), initial=1)
     usual = [first for first in firsts if first in rounds and not method.draws_all(first)]
     sizes = {kind: _upload_bytes(setup, kind, usual) for kind in kinds}
-    if options.stratify:
-        counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}
-    else:
-        counts = {"": min(*places(options.cohort, {"": sum(population.values())}).values(), sum(population.values()))}
+    counts = options.seats(population)
     total = sum(counts.values())
     held = policy.holds(total)
     most = held * max(sizes.values())

@@ -210,6 +210,12 @@ class RoundOptions(Fields):
         """Whether every update of an aggregation has the same weight, whatever its client's samples."""
         return bool(registry.get("round policy", self.policy_name).weighted) and self.weighting != "samples"
 
+    def seats(self, population: Mapping[str, int]) -> dict[str, int]:
+        """Places of a cohort without over-selection, by group; under ``""`` where all clients are one group."""
+        if not self.stratify:
+            population = {"": sum(population.values())}
+        return {group: min(n, population[group]) for group, n in places(self.cohort, population).items()}
+
     def build_policy(self) -> Any:
         """The round policy, an ``edgefl.simulation.Policy``, with its own options and this section."""
         return build_part("round policy", self.policy, self)

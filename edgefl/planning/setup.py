@@ -100,6 +100,13 @@ class Setup:
         drawn = (k for k in self.clients.kinds if k not in self.round.leave_out and self.method.is_drawn(k, round))
         return {kind: len(self.of_kind(kind)) for kind in drawn}
 
+    def seats(self, round: int) -> dict[str, int]:
+        """Places of a round's cohort as ``RoundOptions.seats`` has them, with those for clients that are sent home."""
+        population = self.drawn_kinds(round)
+        if not any(population.values()) or self.method.draws_all(round):
+            return population
+        return self.round.seats(population)
+
     def rate_of(self, round: int) -> float:
         """The learning rate of a round without scaling by batch size."""
         training = self.method.setting.training

@@ -11,8 +11,6 @@ import numpy as np
 from edgefl.arrays import Booleans, Integers
 from edgefl.cost.phases import Phases
 from edgefl.devices.failures import NONE, draw_failures
-from edgefl.planning.round_options import places
-from edgefl.planning.setup import Setup
 from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights
 from edgefl.simulation.roster import NO_CELL
@@ -62,17 +60,6 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
         ready=ready,
         charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
     )
-
-
-def cohort_size(setup: Setup, round: int) -> int:
-    """Number of clients in a round's cohort, without over-selection, and with those that are sent home."""
-    population = setup.drawn_kinds(round)
-    total = sum(population.values())
-    if not total or setup.method.draws_all(round):
-        return total
-    if not setup.round.stratify:
-        population = {"": total}
-    return sum(min(n, population[k]) for k, n in places(setup.round.cohort, population).items())
 
 
 def choose(run: SimulationRun, among: Candidates, round: int, kinds: Sequence[str], count: int | None) -> Chosen:

@@ -14,7 +14,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
 from edgefl.simulation.closed_form import FINISHED, Flights, Landings, land_flights
-from edgefl.simulation.cohort import candidates, choose, cohort_size, dispatch_clients, dispatch_one
+from edgefl.simulation.cohort import candidates, choose, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed
 from edgefl.simulation.learning import Arrival
@@ -65,7 +65,7 @@ class RoundServer:
     _outcome: str = "completed"
 
     def __post_init__(self) -> None:
-        self.began, self._size = self.now, cohort_size(self.run.parts.setup, self.round)
+        self.began, self._size = self.now, sum(self.run.parts.setup.seats(self.round).values())
         self._quiet_until = 0.0
         self._rules = PolicyRules(self.run, self._size)
 

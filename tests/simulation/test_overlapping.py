@@ -20,7 +20,6 @@ from tensors import assert_equal_tensors
 from edgefl.cost.predict import Predictor
 from edgefl.errors import RunError
 from edgefl.planning.setup import Setup
-from edgefl.simulation.cohort import cohort_size
 from edgefl.simulation.round_server import FLIGHTS_PER_UPDATE
 from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update
@@ -454,7 +453,7 @@ def test_any_fleet_under_any_policy_keeps_the_rules(
     played = changed(replace(setup, seed=seed), {**rounds, "gate": "everyone"}, fleet, jitter=0.4)
     simulation, journal = games.none(played)
     assert broken_rules(played, journal) == []
-    assert most_under_way(journal.tables.get("clients", [])) <= cohort_size(simulation.run.parts.setup, 1)
+    assert most_under_way(journal.tables.get("clients", [])) <= sum(simulation.run.parts.setup.seats(1).values())
     _, again = games.none(played)
     # the tests' predictor is shared, and tells what kernels take when it is asked first
     assert {**again.tables, "scratch": []} == {**journal.tables, "scratch": []}

@@ -30,7 +30,6 @@ from edgefl.devices import Device, Link, Price
 from edgefl.methods import Method, ServerState
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
-from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.planning.subjects import Subject
 from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
@@ -226,16 +225,11 @@ def _plain(value: Fraction | int) -> int | float:
 
 def _expected_places(setup: Setup, round: int) -> dict[str, Fraction]:
     """The expected number of clients of each kind that take part in a round, of the first cohort that is drawn."""
-    population = setup.drawn_kinds(round)
+    seats, population = setup.seats(round), setup.drawn_kinds(round)
     kinds = {kind: n for kind, n in population.items() if setup.participates(kind, round)}
-    together = sum(population.values())
-    if setup.method.draws_all(round):
-        return {kind: Fraction(n) for kind, n in kinds.items()}
-    if not setup.round.stratify and together:
-        all_places = min(places(setup.round.cohort, {"": together})[""], together)
-        return {kind: Fraction(all_places * n, together) for kind, n in kinds.items()}
-    by_kind = places(setup.round.cohort, population) if together else {}
-    return {kind: Fraction(min(by_kind.get(kind, 0), n)) for kind, n in kinds.items()}
+    if "" in seats:  # of all kinds together, by chance
+        return {kind: Fraction(seats[""] * n, sum(population.values())) for kind, n in kinds.items()}
+    return {kind: Fraction(seats[kind]) for kind in kinds}
 
 
 def _mean(planner: Planner, clients: AnyArray, work: Work, base: str) -> dict[str, Fraction]:

@@ -22,7 +22,6 @@ from edgefl.commands.sweep.answer import (
 from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, free_memory_bytes, load_device, with_runtime
 from edgefl.devices.budgets import BUDGETS
 from edgefl.planning.coverage import DataCoverage, share
-from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import (
     LEFT_OUT,
@@ -160,16 +159,13 @@ def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]
     if not turn.eligible.any():
         return []
     first = 1 + sum(stage.rounds for stage in setup.schedule.stages if stage.index < turn.stage.index)
-    sizes, groups = setup.drawn_kinds(first), {"": turn.eligible}
-    home = sum(n for kind, n in sizes.items() if not setup.participates(kind, first))
-    if setup.method.draws_all(first):
-        seats = {"": sum(sizes.values())}
-    elif setup.round.stratify:
-        index, kinds = np.asarray(setup.clients.client_kind), setup.clients.kinds
-        groups = {kind: turn.eligible & (index == kinds.index(kind)) for kind in sizes}
-        seats, home = places(setup.round.cohort, sizes), 0
+    seats, groups, home = setup.seats(first), {"": turn.eligible}, 0
+    if "" in seats:
+        drawn = setup.drawn_kinds(first)
+        home = sum(n for kind, n in drawn.items() if not setup.participates(kind, first))
     else:
-        seats = places(setup.round.cohort, {"": sum(sizes.values())})
+        index, kinds = np.asarray(setup.clients.client_kind), setup.clients.kinds
+        groups = {kind: turn.eligible & (index == kinds.index(kind)) for kind in seats}
 
     def expectation(name: str, eligible: int) -> float:
         # those of the cohort who are sent home need not be eligible
