@@ -157,6 +157,10 @@ class Federation:
 
         return with_public_rows(rows[~held]), with_public_rows(rows[held])
 
+    def is_of_public_set(self, data: str, kind: str) -> bool:
+        """Whether the server's samples of ``data`` for this kind are of the data set of its public ones."""
+        return self._part(data, kind).dataset == self._part(PUBLIC, kind).dataset
+
     def rows_by_holder(self) -> list[tuple[FederationPart, str, Integers]]:
         """``(part, whose, positions)`` of the samples that clients, validation and test hold, by data set."""
         found: list[tuple[FederationPart, str, Integers]] = []
@@ -227,7 +231,7 @@ class Federation:
         public = self._part(PUBLIC, pairs[PUBLIC])
         if "answer" not in public.arrays:
             return {}
-        same = [data for data, kind in pairs.items() if self._part(data, kind).dataset == public.dataset]
+        same = [data for data, kind in pairs.items() if self.is_of_public_set(data, kind)]
         return dict.fromkeys(same, len(public.classes))
 
     @cached_property

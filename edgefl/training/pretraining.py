@@ -135,8 +135,9 @@ TowerFacts = TypedDict(
 )  # fmt: skip
 """How a tower got its values: the file and the number of tensors, or epochs, losses, FLOPs, samples and accuracy.
 
-With ``pretrain.seed`` that seed.  With ``pretrain.stop`` also whether it ended early, the accuracy after each epoch on
-``held_out`` public samples, and the best epoch, whose values are kept.
+The accuracy is on validation samples, where these are of the public samples' data set.  With ``pretrain.seed`` that
+seed.  With ``pretrain.stop`` also whether it ended early, the accuracy after each epoch on ``held_out`` public samples,
+and the best epoch, whose values are kept.
 """
 
 
@@ -343,7 +344,8 @@ class Pretraining:
                 "accuracies": accuracies,
                 "held_out": self.federation.server_samples["public"][modality] - samples,
             }  # fmt: skip
-        if self.federation.server_samples.get("validation", {}).get(modality):
+        held = self.federation.server_samples.get("validation", {}).get(modality)
+        if held and self.federation.is_of_public_set("validation", modality):  # another set has other classes
             node = Node(self.federation, self.device)
             facts["validation_accuracy"] = self._accuracy(modality, node, works[0], values, "validation")
         return values, facts

@@ -47,6 +47,15 @@ def first_values(scenario: dict[str, Any]) -> dict[str, torch.Tensor]:
     return dict(setup.method.initial(setup.seed).tensors)
 
 
+def test_public_samples_of_another_set_give_no_accuracy_on_validation(few: Make, tmp_path: Path) -> None:
+    """Names have 16 classes and glyphs 12: labels of one set say nothing about the other's."""
+    data = {**few()["data"], "source": {"text": "names", "public": "glyphs"}, "public": 40}
+    scenario = few(data=data, pretrain={"text": {"epochs": 1, "batch": 16}})
+    run = edgefl.run(scenario, out=tmp_path / "run", overrides=["schedule={name: end-to-end, rounds: 1}"])
+    told = json.loads((run.path / "pretrained.json").read_text())["text"]
+    assert run.is_finished and told["epochs"] == 1 and "validation_accuracy" not in told
+
+
 def test_a_pretrained_tower_starts_every_run_and_its_head_does_not(few: Make, tmp_path: Path) -> None:
     plain = first_values(few())
     scenario = few(pretrain={"text": {"epochs": 2, "batch": 16, "parts": ["embedding", "blocks"]}})
