@@ -63,7 +63,7 @@ def train(arguments: list[str]) -> int:
     parser.add_argument(
         "--dry", action="store_true", help="train nothing: tell missing files, costs, and hours by a few measured steps"
     )
-    parser.add_argument("--hours", metavar="FILE", help="write the hours that each table would take, measured here")
+    parser.add_argument("--hours", metavar="FILE", help="write the hours of each table that FILE lacks, measured here")
     add_form(parser)
     given = parser.parse_args(arguments)
     if given.hours and given.table:

@@ -275,6 +275,8 @@ class MeasuredHours(Answer):
     """The processor"""
     tables: Annotated[Mapping[str, TableHours], Keys("TABLE")]
     """A table"""
+    models: Annotated[Mapping[str, MeasuredModel], Keys("MODEL")]
+    """Measured steps of each different model, by a digest of its description"""
 
 
 class ListedTable(Record):

@@ -23,6 +23,7 @@ from edgefl.data.vocabulary import ready_tokenizer, tokenizer_file
 from edgefl.errors import EdgeflError, RunError
 from edgefl.machine.observed_work import time_steps
 from edgefl.planning.planner import Planner
+from edgefl.records.reading import decode
 from edgefl.runs.durable import replace_file
 from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario
@@ -93,31 +94,40 @@ def dry_table(
 def measure_hours(file: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> MeasuredHours:
     """The hours that every published table would take on one core of this machine, written to a file after each.
 
-    Raises RunError if it can't be written.
+    A repeated call goes on with the tables that the file lacks, and keeps the rates that it has.
+
+    Raises RunError if it can't be written, or is there and isn't such a file.
     """
-    speeds, hours = Speeds(), dict[str, TableHours]()
+    place = Path(file)
+    before = decode(MeasuredHours, place.read_bytes(), place) if place.exists() else None
+    speeds = Speeds({} if before is None else dict(before.models))
+    known = {} if before is None else before.tables
+    hours = {name: known[name] for name in published_tables() if name in known}
+    result = before or _measured_hours(hours, speeds.measured)
     for name, (_, table) in published_tables().items():
+        if name in hours:
+            continue
         found = dry_table(name, speeds=speeds, on_progress=on_progress) if table.runnable else None
         rows = () if found is None else found.rows
         hours[name] = TableHours(
             rows=len(table.rows), priced=sum(row.why is None for row in rows),
             core_hours=None if found is None or found.core_hours is None else float(f"{found.core_hours:.3g}"),
         )  # fmt: skip
-        result = _measured_hours(hours, list(speeds.measured.values()))
-        replace_file(Path(file), (json.dumps(result.to_data(), indent=1) + "\n").encode())  # what is known so far
+        result = _measured_hours(hours, speeds.measured)
+        replace_file(place, (json.dumps(result.to_data(), indent=1) + "\n").encode())  # what is known so far
     return result
 
 
-def _measured_hours(hours: Mapping[str, TableHours], measured: Sequence[MeasuredModel]) -> MeasuredHours:
-    rates = [each.flops_per_second / 1e9 for each in measured]
+def _measured_hours(hours: Mapping[str, TableHours], models: Mapping[str, MeasuredModel]) -> MeasuredHours:
+    rates = [each.flops_per_second / 1e9 for each in models.values()]
     return MeasuredHours(
         origin=f"`python tools/papers.py train --hours` on {datetime.now():%-d %B %Y}: FLOPs of each run, at the rate "
-        f"of {sum(each.steps for each in measured)} measured steps of {len(measured)} models, of {SAMPLES} random "
+        f"of {sum(each.steps for each in models.values())} measured steps of {len(models)} models, of {SAMPLES} random "
         "samples each",
         machine=f"one core of an {platform.machine()} processor that other programs shared, "
         f"{min(rates, default=0):.0f} to {max(rates, default=0):.0f} GFLOP/s by model",
-        tables=hours,
-    )
+        tables=hours, models=models,
+    )  # fmt: skip
 
 
 def _missing_files(needed: NeededFiles) -> Iterator[MissingFile]:
