@@ -264,6 +264,8 @@ class RunComparison(Record):
 
     split: str
     """The split on which they are compared"""
+    scores: str
+    """Which scores they are, in words; empty for those of the last evaluations"""
     rows: Sequence[RunRow]
     """The runs that have played a round"""
     reference: str | Maybe = UNSET

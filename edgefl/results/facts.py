@@ -462,6 +462,17 @@ def compared_split(runs: Sequence[RunSummary]) -> str:
     return next((run.metrics_split for run in runs if run.finished), runs[0].metrics_split)
 
 
+def compared_scores(runs: Iterable[RunSummary], split: str) -> str:
+    """Which scores are compared on this split, in words."""
+    of_split = (run for run in runs if run.metrics_split == split)
+    return " or ".join(
+        dict.fromkeys(
+            run.score_words if run.best_of_last is not UNSET else f"{run.score_words}, last evaluation"
+            for run in of_split
+        )
+    )
+
+
 def evaluation_of(run: Run, samples: Samples, scored: Mapping[str, Any] | None = None) -> EvaluationFacts:
     """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples.
 
@@ -517,8 +528,10 @@ def compare_runs(runs: Mapping[str, RunFacts]) -> RunComparison:
     begun = {label: facts for label, facts in runs.items() if facts.told.rounds}
     split = compared_split([facts.told for facts in begun.values()]) if begun else ""
     rows = [_compared_row(label, facts.told, split) for label, facts in begun.items()]
+    told = [facts.told for facts in begun.values()]
+    scores = "" if all(run.best_of_last is UNSET for run in told) else compared_scores(told, split)
     if len(begun) < 2:
-        return RunComparison(split=split, rows=rows)
+        return RunComparison(split=split, scores=scores, rows=rows)
     reference = next(
         (label for label, facts in begun.items() if facts.told.schedule == "end-to-end"), next(iter(begun))
     )
@@ -538,7 +551,7 @@ def compare_runs(runs: Mapping[str, RunFacts]) -> RunComparison:
             took_part=sum(c in facts.updates for c in new),
             updates=sum(facts.updates.get(c, 0) for c in new),
         )
-    return RunComparison(split=split, rows=rows, reference=reference, gained=gained)
+    return RunComparison(split=split, scores=scores, rows=rows, reference=reference, gained=gained)
 
 
 def _compared_row(label: str, facts: RunSummary, split: str) -> RunRow:

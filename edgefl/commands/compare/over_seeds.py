@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows
-from edgefl.records.record import UNSET
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
 from edgefl.results.facts import (
+    compared_scores,
     compared_split,
     fitting,
     hardest,
@@ -66,10 +66,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
         split=split,
-        reported=" or ".join(dict.fromkeys(
-            of.score_words if of.best_of_last is not UNSET else f"{of.score_words}, last evaluation"
-            for of in map(facts, everyone) if of.metrics_split == split
-        )),
+        reported=compared_scores(map(facts, everyone), split),
         chance=_chances(split, groups, metrics),
         rows=[
             SeedGroupRow(

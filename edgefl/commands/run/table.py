@@ -248,7 +248,7 @@ def _print_compared(console: Console, compared: RunComparison) -> None:
     rows = compared.rows
     for start in range(0, len(rows), MOST_COLUMNS):
         table = _compared_table(rows[start : start + MOST_COLUMNS], compared.split)
-        print_section(console, "Comparison of the runs", table)
+        print_section(console, "Comparison of the runs", table, compared.scores and f"Scores: {compared.scores}.")
     updates = {row.label: row.updates for row in rows}
     if compared.gained is UNSET:
         return

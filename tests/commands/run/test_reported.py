@@ -73,6 +73,7 @@ def test_tables_say_which_score_is_reported(
     text = capsys.readouterr().out
     assert "Metrics: best of the last 4 rounds, chosen on the test split, after round 5 (chance level" in text
     assert "Metrics: test split, after round 5 (chance level" in text
+    assert "Scores: test split, last evaluation or best of the last 4 rounds, chosen on the test split." in text
     assert "metrics: test split, last evaluation or best of the last 4 rounds, chosen on the test split; costs" in text
 
 
