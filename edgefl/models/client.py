@@ -178,7 +178,7 @@ def describe(
     task: str,
     facts: Mapping[str, Mapping[str, int]],
     *,
-    checkpointing: bool = False,
+    checkpointing: int = False,
 ) -> ModelDescription:
     """The description of the model, at full depth, of clients that have these modalities.
 
@@ -205,7 +205,7 @@ def _describe_by_task(
     modalities: Sequence[str],
     task: str,
     facts: Mapping[str, Mapping[str, int]],
-    checkpointing: bool,
+    checkpointing: int,
 ) -> ModelDescription:
     if options.multiway is not None and task != "next-token":
         return describe_multiway(options.multiway, modalities, task, facts, checkpointing=checkpointing)
@@ -245,7 +245,7 @@ def _describe_by_task(
 
 
 def _causal(
-    options: ModelOptions, modality: str, facts: Mapping[str, Mapping[str, int]], *, checkpointing: bool
+    options: ModelOptions, modality: str, facts: Mapping[str, Mapping[str, int]], *, checkpointing: int
 ) -> ModelDescription:
     """The description of a model that predicts the next token of a text."""
     tower = options.towers[modality]
@@ -259,9 +259,9 @@ def _causal(
     return {"name": "towers", "towers": {modality: {**described, "predicts": True}}, "joint": {}}
 
 
-def _tower(options: Any, facts: Mapping[str, int], checkpointing: bool) -> TowerDescription:
+def _tower(options: Any, facts: Mapping[str, int], checkpointing: int) -> TowerDescription:
     """The description of a tower at full depth: its options, and what the data determine."""
     unpriced = {"weights", "vectors"} if isinstance(options, GruOptions) else {"weights"}
     fields = without_float32(options.model_dump(exclude=unpriced))
     described = {**fields, **{k: v for k, v in facts.items() if k in FACTS}, "depth": options.blocks}
-    return cast(TowerDescription, {**described, "checkpointing": True} if checkpointing else described)
+    return cast(TowerDescription, {**described, "checkpointing": checkpointing} if checkpointing else described)

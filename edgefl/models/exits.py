@@ -130,7 +130,7 @@ class ExitModel(ClientModel):
         features: dict[int, Tensor] = {}
         x = tower.embed(x)
         for depth, block in enumerate(tower.blocks[: max(exit_depths)], 1):
-            x = through(block, x, tower.checkpointing)
+            x = through(block, x)
             if depth in exit_depths:
                 features[depth] = block.exit.feature(tower, x)
         return [features[depth] for depth in exit_depths]

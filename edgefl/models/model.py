@@ -52,7 +52,7 @@ class TowerDescription(TypedDict, total=False):
     classes: int
     rep: int | ProjectionDescription
     predicts: bool
-    checkpointing: bool
+    checkpointing: int
     dtype: str
 
 

@@ -24,6 +24,7 @@ from edgefl.models.tower import (
     drop_path_rates,
     initialise,
     options_from,
+    recompute,
     stand_in,
     through,
     without_float32,
@@ -200,12 +201,12 @@ class MultiwayEncoder(nn.Module):
         super().__init__()
         options = options_from(MultiwayOptions, description)
         self.width = options.width
-        self.checkpointing = bool(description.get("checkpointing"))
         self.embedding = MultiwayEmbedding(
             description["channels"], description["size"], description["vocabulary"], options
         )
         rates = drop_path_rates(options.drop_path, options.blocks, description["depth"])
-        self.blocks = nn.ModuleList(MultiwayBlock(options, rate) for rate in rates)
+        blocks = nn.ModuleList(MultiwayBlock(options, rate) for rate in rates)
+        self.blocks = recompute(blocks, description.get("checkpointing", False))
         self._initialise(options)
 
     def _initialise(self, options: MultiwayOptions) -> None:
@@ -223,7 +224,7 @@ class MultiwayEncoder(nn.Module):
         """Encode a batch of one modality or of pairs into tokens ``[batch, tokens, dim]`` of each."""
         tokens: Tokens = self.embedding(batch)
         for block in self.blocks:
-            tokens = through(block, tokens, self.checkpointing)
+            tokens = through(block, tokens)
         return tokens
 
 
@@ -321,7 +322,7 @@ def describe_multiway(
     task: str,
     facts: Mapping[str, Mapping[str, int]],
     *,
-    checkpointing: bool = False,
+    checkpointing: int = False,
 ) -> ModelDescription:
     """The description, at full depth, of the model of clients that have these modalities.
 
@@ -337,7 +338,7 @@ def describe_multiway(
             raise MethodError(f"the multiway model needs the {field} of {modality}, which the data set doesn't have")
         fields[field] = facts[modality][field]
     check_patch(options.patch, fields["size"])
-    tower = cast(TowerDescription, {**fields, "checkpointing": True} if checkpointing else fields)
+    tower = cast(TowerDescription, {**fields, "checkpointing": checkpointing} if checkpointing else fields)
     joint: JointDescription = {}
     if task == "classify":
         classes = {facts[m]["classes"] for m in modalities}

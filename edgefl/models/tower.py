@@ -168,13 +168,12 @@ class Tower(nn.Module):
         blocks: Iterable[nn.Module],
         norm: nn.Module | None,
         width: int,
-        checkpointing: bool = False,
+        checkpointing: int = False,
     ):
         super().__init__()
         self.width = width
-        self.checkpointing = checkpointing
         self.embedding = embedding
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = recompute(nn.ModuleList(blocks), checkpointing)
         if norm is not None:
             self.norm = norm
 
@@ -190,7 +189,7 @@ class Tower(nn.Module):
         """
         x = x if begin else self.embed(x)
         for block in self.blocks[begin:until]:
-            x = through(block, x, self.checkpointing)
+            x = through(block, x)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -206,14 +205,29 @@ class Tower(nn.Module):
         return tokens[:, 0]
 
 
-def through(block: nn.Module, x: Any, checkpointing: bool = False, **more: Any) -> Any:
-    """Apply a block to tokens; with ``checkpointing``, the backward pass recomputes its activations.
+def recompute(blocks: nn.ModuleList, checkpointing: int) -> nn.ModuleList:
+    """Mark the blocks whose activations the backward pass recomputes: the first ``checkpointing``, or all if True.
+
+    The backward pass reaches the first blocks last, when the kept activations of the others are freed already.  So
+    these recomputed activations don't add to the peak, as the last blocks' would (Megatron-LM's method ``block``).
+    """
+    for block in blocks if checkpointing is True else blocks[:checkpointing]:
+        vars(block)["recomputed"] = True
+    return blocks
+
+
+def through(block: nn.Module, x: Any, **more: Any) -> Any:
+    """Apply a block to tokens; the backward pass recomputes its activations if it is marked (``recompute``).
 
     ``more`` are further arguments of the block.
     """
-    if checkpointing and torch.is_grad_enabled():
+    if getattr(block, "recomputed", False) and torch.is_grad_enabled():
         contexts = partial(_checkpoint_contexts, block)
-        return checkpoint(through, block, x, use_reentrant=False, context_fn=contexts, **more)
+        return checkpoint(_first_of, block, x, use_reentrant=False, context_fn=contexts, **more)
+    return _first_of(block, x, **more)
+
+
+def _first_of(block: nn.Module, x: Any, **more: Any) -> Any:
     out = block(x, **more)
     return out[0] if isinstance(out, tuple) else out
 

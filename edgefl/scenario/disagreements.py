@@ -55,6 +55,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         if counts and sum(counts) != total:
             message = f"the counts add up to {sum(counts)}, but there are {total} clients"
             errors.append(document.error(("fleet", key), message))
+    recomputed, most = cast(TrainingOptions, parts["training"]).recomputed_blocks, max(model.blocks.values(), default=0)
+    if recomputed > most:
+        message = f"{recomputed} blocks are more than any tower has: write at most {most}, or true for all"
+        errors.append(document.error(("training", "checkpointing"), message))
     batch = cast(TrainingOptions, parts["training"]).batch
     for pattern in batch if isinstance(batch, dict) else ():
         if pattern not in KINDS:

@@ -198,7 +198,7 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     adapter, sources = adapters.description(scenario.adapter_options), _adapter_weights(scenario)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
-        checkpointing = scenario.training.checkpointing
+        checkpointing = scenario.training.recomputed_blocks
         with errors_at(scenario, "model"):
             facts = facts_for(task, federation.facts_of(name))
             model = models.describe(scenario.model, modalities, like(task), facts, checkpointing=checkpointing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,8 @@ from pydantic import (
     PositiveInt,
     PrivateAttr,
     SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -48,6 +51,19 @@ _Betas = Annotated[tuple[float, float], AfterValidator(_check_betas)]
 
 def _parse_given(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else parse(value)
+
+
+_BLOCKS = r"^(1 block|([2-9]|[1-9][0-9]+) blocks)$"
+_SWITCH = TypeAdapter(bool)
+
+
+def _read_recomputed(value: Any) -> bool | str:
+    if isinstance(value, str) and re.search(_BLOCKS, value):
+        return value
+    try:
+        return _SWITCH.validate_python(value)
+    except ValidationError:
+        raise ValueError(f"must be true, false or a number of blocks such as 10 blocks, not {value!r}") from None
 
 
 class OwnTraining(Fields):
@@ -157,7 +173,11 @@ class TrainingOptions(Fields):
         "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
-    checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
+    checkpointing: Annotated[bool | Annotated[str, Field(pattern=_BLOCKS)], BeforeValidator(_read_recomputed)] = Field(
+        False,
+        description="recompute each block in the backward pass: less memory, more FLOPs; 10 blocks: the first 10 of "
+        "each tower (all, if it has fewer), whose activations would be held longest",
+    )
     loss_chunk: PositiveInt | None = Field(
         None,
         description="tokens whose scores of the vocabulary are in memory at a time, in training and in evaluation, for "
@@ -273,6 +293,11 @@ class TrainingOptions(Fields):
     def optimizer_name(self) -> str:
         """The registered name of the optimizer."""
         return self.optimizer if isinstance(self.optimizer, str) else str(getattr(self.optimizer, "name", ""))
+
+    @property
+    def recomputed_blocks(self) -> int:
+        """How many blocks of each tower are recomputed, the first ones; True: all."""
+        return int(self.checkpointing.split()[0]) if isinstance(self.checkpointing, str) else self.checkpointing
 
     def batch_of(self, pattern: str) -> int:
         """The batch size of this modality pattern (32 if a mapping lacks it)."""

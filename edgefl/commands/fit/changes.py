@@ -108,7 +108,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
     """
     training = scenario.training
     axes = [
-        FitAxis("checkpointing", () if training.checkpointing else (FitChange("checkpointing", COMPUTATION, 1,
+        FitAxis("checkpointing", () if training.checkpointing is True else (FitChange("checkpointing", COMPUTATION, 1,
                                                                        {"training.checkpointing": True}),)),
         FitAxis("batch", _batches(scenario, setup, kind, samples)),
         FitAxis("loss", _chunks(scenario, setup, kind)),

@@ -134,7 +134,8 @@ class Exchange(Method):
                 )
             facts = {m: {**each, "classes": setting.answers["public"]} for m, each in facts.items()}
             extras = ("target",)
-        described = models.describe(model, self.modalities, task, facts, checkpointing=setting.training.checkpointing)
+        recomputed = setting.training.recomputed_blocks
+        described = models.describe(model, self.modalities, task, facts, checkpointing=recomputed)
         return Kind(SERVER, self.modalities, task, described, model.weights, extras=extras, vectors=model.vectors)
 
     @property

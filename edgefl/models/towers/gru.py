@@ -45,7 +45,7 @@ class GruOptions(TowerFields):
 class GruTower(Tower):
     """A word embedding followed by blocks, each of which is one bidirectional GRU layer."""
 
-    def __init__(self, options: GruOptions, vocabulary: int, depth: int, checkpointing: bool):
+    def __init__(self, options: GruOptions, vocabulary: int, depth: int, checkpointing: int):
         inputs = [options.embedding, *[options.width] * depth]
         # One module per layer, so that a stage of a schedule can leave out the upper layers.
         layers = [nn.GRU(inputs[i], options.hidden, batch_first=True, bidirectional=True) for i in range(depth)]
@@ -90,5 +90,5 @@ class Gru:
         """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         options = options_from(GruOptions, description)
         return GruTower(
-            options, description["vocabulary"], description["depth"], bool(description.get("checkpointing"))
+            options, description["vocabulary"], description["depth"], description.get("checkpointing", False)
         )

@@ -213,7 +213,7 @@ class CausalTower(Tower):
                 positions = torch.arange(x.shape[1])[None]
                 more["position_embeddings"] = self.rotary()(hidden, positions)
         for block in self.blocks[begin:until]:
-            hidden = through(block, hidden, self.checkpointing, **more)
+            hidden = through(block, hidden, **more)
         return hidden
 
     def pool_tokens(self, tokens: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class ResNetOptions(TowerFields):
 class ResNetTower(Tower):
     """A stem (``embedding``) and up to four stages (``blocks``), without a final norm."""
 
-    def __init__(self, options: ResNetOptions, channels: int, depth: int, checkpointing: bool):
+    def __init__(self, options: ResNetOptions, channels: int, depth: int, checkpointing: int):
         import_torchvision()
         from torchvision.models import get_model
 
@@ -101,7 +101,7 @@ class ResNet:
             options_from(ResNetOptions, description),
             description["channels"],
             description["depth"],
-            bool(description.get("checkpointing")),
+            description.get("checkpointing", False),
         )
 
     @staticmethod

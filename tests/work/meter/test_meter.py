@@ -97,6 +97,7 @@ CASES: dict[str, tuple[Work, Toy]] = {
     "bfloat16": (small(precision="bfloat16"), Toy()),
     "bfloat16 with gates": (small(gate="trainable", precision="bfloat16"), Toy()),
     "checkpointing": (small(model=described(blocks=1, checkpointing=True)), Toy()),
+    "checkpointing of 2 blocks": (small(model=described(blocks=4, checkpointing=2)), Toy()),
     "step in backward": (small(optimizer=optimizer(step_in_backward=True)), Toy()),
     "step in backward, for-loop, checkpointing": (
         small(model=described(checkpointing=True), optimizer=optimizer("adam", "for-loop", step_in_backward=True)),
