@@ -86,11 +86,12 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
         (o, i) for o in ("sgd", "adam", "adamw", "adamw-8bit") for i in ("for-loop", "foreach", "fused")
     }
     for field, values in {
-        "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},
+        "clip": {None, 1.0}, "accumulation": {1, 2, 3, 4},
         "step_in_backward": {True, False},
         "precision": {"float32", "bfloat16"}, "attention": {"device", "math", "flash"}, "epochs": {1, 2},
     }.items():  # fmt: skip
         assert {t[field] for t in trainings} == values
+    assert {True, False, "1 block", "2 blocks"} < {t["checkpointing"] for t in trainings}
     assert {t["momentum"] for t in trainings if t["optimizer"] == "sgd"} == {0.0, 0.9}
     assert {t["blocks"] for t in towers if "blocks" in t} >= {1, 2, 3, 4, 5, 6, 12}
     assert {t.get("drop_path", 0.0) > 0 for t in towers} == {True, False}

@@ -113,7 +113,7 @@ def _drawn(seed: int, index: int) -> Json:
     classifies = method in ("fedpac", "fedhkd", "pmcmfl") or d.chance(0.5)
     facts = _facts(d)
     model = _model(d, method, kinds, facts, classifies)
-    training = _training(d, model)
+    training = _some_blocks(d, _training(d, model), model)
     smallest = 2 if _needs_two(model) else 1
     training["batch"] = max(smallest, d.between(1, _largest_batch(model, facts)))
     samples = {name: _samples(d, training, smallest) for name in kinds}
@@ -189,6 +189,7 @@ def _decoder(d: Draw) -> Json:
     tower = {"tower": "hf-causal", "config": _decoder_config(d, kind), "tokens": d.between(2, 24)}
     model = {"text": tower}
     training = _training(d, {"text": {"dropout": tower["config"].get("attn_pdrop", 0.0)}})
+    training = _some_blocks(d, training, {"text": tower})
     training["batch"] = d.between(1, 16)
     whole = training["batch"] * tower["tokens"]
     training["loss_chunk"] = d.one_of([None, 1, d.between(1, whole), d.between(1, whole), whole + 1])
@@ -435,6 +436,14 @@ def _training(d: Draw, model: Json) -> Json:
     return training
 
 
+def _some_blocks(d: Draw, training: Json, model: Json) -> Json:
+    """The training, which may recompute some of the blocks if it recomputes any."""
+    if not training["checkpointing"] or d.chance(0.5):
+        return training
+    count = d.between(1, max(map(blocks_of, towers_of(model).values())))
+    return training | {"checkpointing": f"{count} blocks" if count > 1 else "1 block"}
+
+
 def _schedule(d: Draw, model: Json, method: str) -> tuple[int, int, Json]:
     """Number of stages, the stage that is looked at, and the schedule without its rounds."""
     name, towers = d.weighed(SCHEDULES), towers_of(model).values()
@@ -503,7 +512,7 @@ def described(configuration: Json) -> str:
         f"batch {training['batch']} of {scenario['data']['samples'][configuration['kind']]}",
         f"{training['optimizer']} {training['implementation']}",
         training["precision"] if training["precision"] != "float32" else "",
-        "checkpointing" if training["checkpointing"] else "",
+        f"checkpointing {training['checkpointing']}" if training["checkpointing"] else "",
         f"loss of {training['loss_chunk']} tokens at a time" if training.get("loss_chunk") else "",
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
         "clip" if training["clip"] else "", "step in backward" if training["step_in_backward"] else "",

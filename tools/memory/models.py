@@ -35,7 +35,7 @@ def perceptron(width: int, hidden: Sequence[int], out: int, dropout: float, bias
 class TowerModel(nn.Module):
     """One tower for each modality, and what reads their features."""
 
-    def __init__(self, model: Json, shapes: Json, modalities: Sequence[str], task: str, depth: Json, recompute: bool):
+    def __init__(self, model: Json, shapes: Json, modalities: Sequence[str], task: str, depth: Json, recompute: int):
         super().__init__()
         self.modalities = tuple(modalities)
         classes, single = shapes["image"]["classes"], len(modalities) == 1
@@ -182,7 +182,7 @@ class MultiwayBlock(nn.Module):
 class MultiwayModel(nn.Module):
     """BEiT-3's encoder without its last norm, PmcmFL's fusion, and a classifier."""
 
-    def __init__(self, options: Json, shapes: Json, depth: int, recompute: bool):
+    def __init__(self, options: Json, shapes: Json, depth: int, recompute: int):
         super().__init__()
         width, image = options["width"], shapes["image"]
         self.patches = nn.Conv2d(image["channels"], width, options["patch"], options["patch"])
@@ -217,8 +217,8 @@ class MultiwayModel(nn.Module):
     def features(self, batch: Json) -> Json:
         """The first token of each modality in the batch; modalities attend to each other."""
         tokens = self.embedded(batch)
-        for block in self.blocks:
-            tokens = apply(block, tokens, self.recompute)
+        for place, block in enumerate(self.blocks):
+            tokens = apply(block, tokens, place < self.recompute)
         return {m: x[:, 0] for m, x in tokens.items()}
 
     def fuse(self, image: Tensor, text: Tensor) -> Tensor:

@@ -99,12 +99,17 @@ def stage_of(configuration: Json) -> tuple[Json, Json]:
     return depth, first
 
 
+MOST_BLOCKS = 1000
+"""More than any drawn tower has."""
+
+
 def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     """The client's model at its stage, with what doesn't train frozen and gates in place."""
     scenario = configuration["scenario"]
     options, shapes = scenario["model"], scenario["data"]["shapes"]
     depth, first = stage_of(configuration)
-    recompute, method, schedule = scenario["training"]["checkpointing"], scenario["method"], scenario["schedule"]
+    asked, method, schedule = scenario["training"]["checkpointing"], scenario["method"], scenario["schedule"]
+    recompute = int(asked.split()[0]) if isinstance(asked, str) else MOST_BLOCKS * asked
     if schedule["name"] == "heterofl":
         share = WIDTHS[configuration["stage"] - 1]
         options = options | {name: narrowed(tower, share) for name, tower in towers_of(options).items()}

@@ -22,13 +22,13 @@ Json = dict[str, Any]
 
 
 class Tower(nn.Module):
-    """Embedding, blocks and norm; ``recompute`` drops the blocks' activations and computes them again."""
+    """Embedding, blocks and norm; ``recompute`` of the first blocks drop their activations."""
 
     norm: nn.Module | None
     blocks: Any
     width: int
     projection: nn.Module | None
-    recompute = False
+    recompute = 0
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens that the first block receives."""
@@ -38,8 +38,8 @@ class Tower(nn.Module):
         """Tokens after the last block and the norm."""
         x = self.embed(x)
         more = self.beside(x)
-        for block in self.blocks:
-            x = apply(block, x, self.recompute, **more)
+        for place, block in enumerate(self.blocks):
+            x = apply(block, x, place < self.recompute, **more)
         return x if self.norm is None else self.norm(x)
 
     def beside(self, tokens: Tensor) -> Json:
