@@ -38,6 +38,7 @@ def amounts_of(costs: Sequence[tuple[ComputeCost, Traffic]]) -> dict[str, AnyArr
     """What no device changes of rounds that compute and move this, as fields of ``Price``: `[rounds]` each."""
     return {
         "peak_memory_bytes": np.array([compute.peak_memory_bytes for compute, _ in costs]),
+        "tensor_bytes": np.array([compute.tensor_bytes for compute, _ in costs]),
         "loaded_bytes": np.array([compute.loaded_bytes for compute, _ in costs]),
         "forward_flops": np.array([compute.forward_flops for compute, _ in costs]),
         "backward_flops": np.array([compute.backward_flops for compute, _ in costs]),

@@ -38,6 +38,8 @@ class Price:
     """Its link."""
     peak_memory_bytes: Integers
     """Predicted peak of live tensors and kernels' scratch."""
+    tensor_bytes: Integers
+    """What tensors take of the device: the peak, or what a GPU's allocator reserves if that is more."""
     loaded_bytes: Integers
     """Parameters and buffers, which a client reads from storage before it computes."""
     forward_flops: Integers
@@ -162,15 +164,18 @@ def _amounts(name: str, price: Price) -> Integers:
 
 
 class MemoryBudget(_Field):
-    """The highest peak: live tensors and kernels' scratch, as torch's allocator hands them out."""
+    """The highest peak: live tensors and kernels' scratch, as torch's allocator hands them out or reserves them."""
 
     noun, quantity = "memory", units.BYTES
     field, colour = "memory", "#cc3311"
-    summary = "Most bytes of live tensors and kernels' scratch at any moment."
+    summary = (
+        "Most bytes of live tensors and kernels' scratch at any moment; on a GPU those that its allocator reserves, in "
+        "segments of at least 2 or 20 MiB, if these are more."
+    )
 
     def round_amounts(self, price: Price) -> Integers:
-        """The peak."""
-        return price.peak_memory_bytes
+        """The peak; on a GPU what its allocator reserves, if that is more."""
+        return price.tensor_bytes
 
 
 class FlopsBudget(_Field):

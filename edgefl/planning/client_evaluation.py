@@ -84,7 +84,7 @@ class ScoringPlanner:
             offered = by_index.get(int(stage[client]), stages) if trains[client] else stages
             for candidate in offered:
                 scoring = self.scoring(client, round, candidate, stale)
-                if scoring.compute.peak_memory_bytes <= memory[client]:
+                if scoring.compute.tensor_bytes <= memory[client]:
                     found[client] = scoring
                     break
             else:

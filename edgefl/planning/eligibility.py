@@ -26,7 +26,8 @@ class Verdict:
     """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
     budget minus cost in the budgets' units, inf where unlimited.  ``memory_limit`` tells whose word the
     memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget; ``joules_limit`` what
-    that of joules is for: ROUND, JOB or None."""
+    that of joules is for: ROUND, JOB or None.  ``peak_memory`` is the peak where a GPU's allocator reserves more, which
+    is then the cost of memory; else None."""
 
     eligible: bool
     binding: str | None
@@ -35,6 +36,7 @@ class Verdict:
     budgets: Mapping[str, float]
     memory_limit: str | None = None
     joules_limit: str | None = None
+    peak_memory: float | None = None
 
     @property
     def reason(self) -> str:
@@ -48,6 +50,7 @@ class Verdict:
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
                 f"{show(self.budgets[self.binding])} ({units.show_share(used)}){self._of(self.binding)}"
+                f"{self._reserved(self.binding)}"
             )
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
@@ -56,7 +59,7 @@ class Verdict:
             allowed = show(self.budgets[key]) if self.budgets[key] else "none"
             ends = {"": "allowed", " of the device": "left on the device"}
             verb = f"is {ends.get(self._of(key), self._of(key).strip())}"
-            parts.append(f"{noun} of {show(self.costs[key])} where {allowed} {verb}")
+            parts.append(f"{noun} of {show(self.costs[key])}{self._reserved(key)} where {allowed} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
 
     def _of(self, key: str) -> str:
@@ -64,6 +67,12 @@ class Verdict:
         if key == "memory" and self.memory_limit == DEVICE:
             return " of the device"
         return " left for all rounds" if key == "joules" and self.joules_limit == JOB else ""
+
+    def _reserved(self, key: str) -> str:
+        """For which peak a GPU's allocator reserves the memory, if it reserves more; or ""."""
+        if key != "memory" or self.peak_memory is None:
+            return ""
+        return f" (reserved by a GPU's allocator for a peak of {units.show_bytes(self.peak_memory)})"
 
 
 def round_verdict(verdict: Verdict) -> RoundVerdict:
@@ -88,7 +97,7 @@ class Verdicts:
     ``binding`` indexes ``names``: the budget with the smallest margin relative to itself, -1 if all are unlimited.
     ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
     ``memory_of_device`` tells whose memory budget is the device's, ``joules_of_job`` whose budget of joules is what is
-    left for all rounds.
+    left for all rounds.  ``peak_memory`` are the peaks, where ``costs`` have what a GPU's allocator reserves for them.
     """
 
     eligible: Booleans
@@ -99,6 +108,7 @@ class Verdicts:
     budgets: Mapping[str, Floats]
     memory_of_device: Booleans
     joules_of_job: Booleans
+    peak_memory: Floats
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +125,7 @@ class Verdicts:
         return len(self.eligible)
 
     def __getitem__(self, client: int) -> Verdict:
-        index = int(self.binding[client])
+        index, peak = int(self.binding[client]), float(self.peak_memory[client])
         return Verdict(
             bool(self.eligible[client]),
             self.names[index] if index >= 0 else None,
@@ -124,6 +134,7 @@ class Verdicts:
             {key: float(values[client]) for key, values in self.budgets.items()},
             memory_limit(float(self.budgets["memory"][client]), bool(self.memory_of_device[client])),
             joules_limit(float(self.budgets["joules"][client]), bool(self.joules_of_job[client])),
+            peak if peak < self.costs["memory"][client] else None,
         )
 
     def __iter__(self) -> Iterator[Verdict]:
@@ -145,11 +156,13 @@ def gate(
     budgets: Mapping[str, ArrayLike],
     memory_of_device: ArrayLike = False,
     joules_of_job: ArrayLike = False,
+    peak_memory: ArrayLike = inf,
 ) -> Verdicts:
     """Compare a round's cost with the budgets, by their names; arrays `[clients]`, or one number for all.
 
     ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants,
-    ``joules_of_job`` where that of joules is what is left for all rounds.
+    ``joules_of_job`` where that of joules is what is left for all rounds.  ``peak_memory`` are the peaks, which are
+    less than the cost of memory where a GPU's allocator reserves more.
 
     A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
@@ -176,7 +189,8 @@ def gate(
     of_device, of_job = (
         np.broadcast_to(np.asarray(flags, dtype=bool), shape) for flags in (memory_of_device, joules_of_job)
     )
-    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device, of_job)
+    peaks = np.broadcast_to(np.asarray(peak_memory, dtype=float), shape)
+    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device, of_job, peaks)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:

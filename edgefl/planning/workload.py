@@ -44,7 +44,8 @@ class Workload:
     def table(self) -> dict[str, Floats]:
         """Numbers of each work that no device changes: `[works]`."""
         columns: dict[str, Callable[[Demand], float]] = {
-            "memory": lambda demand: demand.compute.peak_memory_bytes,
+            "memory": lambda demand: demand.compute.tensor_bytes,
+            "peak": lambda demand: demand.compute.peak_memory_bytes,
             "flops": lambda demand: demand.compute.forward_flops + demand.compute.backward_flops,
             "download_bytes": lambda demand: demand.traffic.download_bytes,
             "upload_bytes": lambda demand: demand.traffic.upload_bytes,
@@ -179,12 +180,12 @@ def hardest(
     """The hardest turn of each subject, of a ``group`` of the workload and on a ``pair`` that is priced: `[subjects]`.
 
     In a turn a subject does the first work offered that fits its ``budgets``, or the nearest one.  The hardest turn
-    leaves the smallest share of a budget; of equal ones it has the highest peak memory.  ``stage`` limits the turns to
+    leaves the smallest share of a budget; of equal ones it takes most memory.  ``stage`` limits the turns to
     those of this stage.
     """
     count = len(group)
     work, nearest = np.full(count, LEFT_OUT, np.int64), np.full(count, inf)
-    peak = np.full(count, -1.0)
+    most = np.full(count, -1.0)
     turns, able = np.zeros(count, np.int64), np.zeros(count, np.int64)
 
     for turn, offered in zip(workload.stages, workload.candidates, strict=True):
@@ -197,16 +198,17 @@ def hardest(
         choices = choose(works, pairs, priced, allowed)
         near = gate(priced.work_costs(choices.row, pairs), allowed).nearness
         high = workload.table["memory"][choices.row]
-        harder = (near < nearest[members]) | ((near == nearest[members]) & (high > peak[members]))
+        harder = (near < nearest[members]) | ((near == nearest[members]) & (high > most[members]))
         chosen = members[harder]
-        work[chosen], nearest[chosen], peak[chosen] = choices.row[harder], near[harder], high[harder]
+        work[chosen], nearest[chosen], most[chosen] = choices.row[harder], near[harder], high[harder]
         turns[members] += turn.rounds > 0
         able[members] += choices.eligible
     there = np.maximum(work, 0)  # subjects that are left out get any work, which nobody reads
     if not len(workload.demands):
         nothing = dict.fromkeys(budgets, np.zeros(count))
         return Hardest(work, gate(nothing, budgets, memory_of_device, joules_of_job), turns, able)
-    verdicts = gate(priced.work_costs(there, pair), budgets, memory_of_device, joules_of_job)
+    peaks = workload.table["peak"][there]
+    verdicts = gate(priced.work_costs(there, pair), budgets, memory_of_device, joules_of_job, peaks)
     return Hardest(work, verdicts, turns, able)
 
 
@@ -227,7 +229,7 @@ def at_hardest(setup: Setup, demand: Demand, stage: int) -> AtHardest:
         stage=stage,
         part=setup.schedule.offered[stage - 1].label or UNSET,
         batch=next((p.batch for p in demand.form.passes if p.train), None),
-        peak_memory_bytes=demand.compute.peak_memory_bytes,
+        peak_memory_bytes=demand.compute.tensor_bytes,
         flops=demand.compute.forward_flops + demand.compute.backward_flops,
         download_bytes=demand.traffic.download_bytes,
         upload_bytes=demand.traffic.upload_bytes,

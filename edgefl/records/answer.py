@@ -92,7 +92,7 @@ class AtHardest(AtStage):
     batch: Samples | None
     """Batch size of the first training pass"""
     peak_memory_bytes: int
-    """Peak memory of the round"""
+    """Peak memory of the round; on a GPU what its allocator reserves for it, if that is more"""
     flops: int
     """Computation of the round, forward and backward"""
     download_bytes: int

@@ -79,6 +79,8 @@ class ClientCostRecord(WorkCost):
 
     memory_bytes: MemoryParts
     """The peak by part"""
+    reserved_memory_bytes: int | Maybe = UNSET
+    """The least that a GPU's allocator must be able to reserve for live tensors, in whole segments; absent on a CPU"""
     fvcore_macs: float
     """The whole work in fvcore's convention ([FLOPs](../concepts/flops-and-bytes.md#flops-and-macs))"""
     fvcore_macs_per_sample: float

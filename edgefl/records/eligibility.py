@@ -37,6 +37,9 @@ class VerdictRecord(Assigned):
     joules_limit: str | Maybe | None = UNSET
     """What the budget of joules is for: `round`, or `job` if less is left for all rounds; `null` if it is unlimited.
     Only with `fleet.budgets.energy_total`"""
+    peak_memory_bytes: int | Maybe = UNSET
+    """The predicted peak, where a GPU's allocator reserves more: `costs.memory` is what it reserves, and the verdict's
+    figure; absent elsewhere"""
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
     """Budget less cost, below 0 if it doesn't fit, `null` if it is unlimited: `memory` in bytes, `flops` (forward and
     backward), `bytes` (serialised, both ways), `seconds` (without jitter), `joules`; `power` in watts (the highest of

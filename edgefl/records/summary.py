@@ -32,7 +32,8 @@ class StageKind(Record):
     most_eligible: Clients
     """The most of any round"""
     peak_memory_bytes: int
-    """The largest peak of a client's round, as predicted: of those too that don't fit"""
+    """The largest peak of a client's round, as predicted: of those too that don't fit; on a GPU what its allocator
+    reserves for it, if that is more"""
     refused_by: Annotated[Mapping[str, Clients], Keys("BUDGET")]
     """The others by binding budget"""
     least_needs: Annotated[Mapping[str, float], Keys("BUDGET")]
@@ -223,7 +224,7 @@ class RunRow(Record):
     updates: Flights
     """Updates that arrived"""
     peak_memory_bytes: ByKind[int]
-    """The largest peak of any stage, of clients too that don't fit"""
+    """The largest of the stages' `peak_memory_bytes`"""
     bytes_per_client_round: float | None
     """Bytes that were carried down and up in a client's round"""
     energy_joules_per_client_round: float | None

@@ -105,6 +105,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         **_assigned_fields(plan),
         **{name: getattr(verdict, name) for name in same},
         joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
+        peak_memory_bytes=UNSET if verdict.peak_memory is None else int(verdict.peak_memory),
         costs=plan.amounts,
     )
 
@@ -292,7 +293,10 @@ def _assigned_fields(plan: Plan | Scoring) -> dict[str, Any]:
 
 def _costs(cost: ComputeCost) -> dict[str, Any]:
     """The fields of ``ClientCostRecord``."""
-    return copy_fields(written.ClientCostRecord, cost) | {"memory_bytes": written.MemoryParts(**cost.memory_bytes)}
+    return copy_fields(written.ClientCostRecord, cost) | {
+        "memory_bytes": written.MemoryParts(**cost.memory_bytes),
+        "reserved_memory_bytes": cost.reserved_memory_bytes or UNSET,
+    }
 
 
 def _measured_fields(

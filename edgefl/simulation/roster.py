@@ -105,7 +105,8 @@ class Roster:
         """Verdicts on these clients, with all margins."""
         setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in self.names}
         of_device, of_job = setup.fleet.memory_of_device[clients], setup.job_budget_mask(clients, self.spent)
-        return gate(costs, self.budgets(clients), of_device, of_job)
+        peaks = np.array([plan.compute.peak_memory_bytes for plan in self.cells])[self.cell[clients]]
+        return gate(costs, self.budgets(clients), of_device, of_job, peaks)
 
     # judging --------------------------------------------------------------------------------------------------------
 

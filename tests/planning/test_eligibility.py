@@ -75,6 +75,16 @@ def test_a_verdict_says_whose_word_the_memory_budget_is():
     assert fits.reason == "eligible: memory is the tightest budget, 30 MiB of 40 MiB (75 %) of the device"
 
 
+def test_a_verdict_says_which_bytes_of_a_gpu_decide():
+    memory = np.array([20.0, 40.0, 40.0]) * 2**20
+    refused, fits, equal = gate(COSTS, {"memory": memory}, peak_memory=np.array([14.0, 14.0, 30.0]) * 2**20)
+    reserved = "(reserved by a GPU's allocator for a peak of 14 MiB)"
+    assert refused.reason == f"not eligible: needs memory of 30 MiB {reserved} where 20 MiB is allowed"
+    assert fits.reason == f"eligible: memory is the tightest budget, 30 MiB of 40 MiB (75 %) {reserved}"
+    assert equal.reason == "eligible: memory is the tightest budget, 30 MiB of 40 MiB (75 %)"
+    assert [verdict.peak_memory for verdict in (refused, fits, equal)] == [14 * 2**20, 14 * 2**20, None]
+
+
 def test_a_budget_of_nothing_excludes_all_that_costs():
     verdicts = gate(COSTS | {"memory": [0.0, 1.0]}, {"memory": 0.0, "flops": 5e11})
     assert verdicts.eligible.tolist() == [False, False]

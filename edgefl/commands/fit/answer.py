@@ -66,7 +66,7 @@ class FitCandidate(Tightest):
     fits: bool
     """Whether it fits"""
     peak_memory_bytes: int
-    """Highest peak of all stages"""
+    """Highest peak of all stages; on a GPU what its allocator reserves for it, if that is more"""
     seconds_per_round: float
     """Mean over the rounds"""
     joules_per_round: float

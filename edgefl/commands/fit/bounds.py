@@ -23,6 +23,7 @@ import numpy as np
 
 from edgefl.cells.pricing import Pricing
 from edgefl.commands.fit.changes import FitAxis, Levels, compares, plain, sets_of, steps_of
+from edgefl.cost.caching_allocator import segment_bytes
 from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, Traffic
 from edgefl.cost.predict import Predictor
 from edgefl.cost.price import price_rounds
@@ -235,6 +236,10 @@ class Pricer:
         moved = self.round_traffic(levels, span, stage, late=late)
         return self._amounts(self._computed[cell_key], moved, self.question.allowed)
 
+    def peak_memory(self, levels: Levels, span: EqualRounds, stage: Stage) -> int:
+        """The peak of a work that was predicted."""
+        return self._computed[self.cell(levels), span.first, stage.index].peak_memory_bytes
+
     def knows(self, levels: Levels, span: EqualRounds, stage: Stage) -> bool:
         """Whether the work of this round was predicted."""
         return (self.cell(levels), span.first, stage.index) in self._computed
@@ -348,13 +353,15 @@ class Pricer:
         """Bytes of attached parameters, of the gradients of those that train, and of the optimizer's states, which
         depend on what trains only.
 
-        Of gradients that are freed in the backward pass it is the largest.  States are known from predicted works.
+        Of gradients that are freed in the backward pass it is the largest.  States are known from predicted works.  A
+        GPU's allocator reserves a segment at least.
         """
         parameters, gradients = self._values(levels, span, stage)
         states = self._states.get(self._stateful(levels, stage), 0)
+        least = segment_bytes(1) if self.question.scenario.executor.device_type == "cuda" else 0
         if self._in_backward(levels):  # of a single update the states come with the smallest gradient
-            return parameters + max(gradients, states)
-        return parameters + gradients + states
+            return max(parameters + max(gradients, states), least)
+        return max(parameters + gradients + states, least)
 
     def _stateful(self, levels: Levels, stage: Stage) -> tuple[Levels, int]:
         """What decides the bytes of an optimizer's states: what trains, with which optimizer, in which dtype."""

@@ -143,7 +143,9 @@ class FitSearch:
         budgets = {name: np.array([allowed]) for name, allowed in self.allowed.items()}
         chosen = choose_stages({stage.index: partial(offer, stage) for stage in span.stages}, budgets)
         stage = next(stage for stage in span.stages if stage.index == chosen.stage[0])
-        return stage, gate(costs[stage.index], self.allowed, self.pricer.question.memory_of_device)[0]
+        peak = self.pricer.peak_memory(levels, span, stage)
+        of_device = self.pricer.question.memory_of_device
+        return stage, gate(costs[stage.index], self.allowed, of_device, peak_memory=peak)[0]
 
     def lower_bound(self, levels: Levels) -> Bound:
         """The bound of a candidate that is known without a prediction, infinite if its steps don't go together."""

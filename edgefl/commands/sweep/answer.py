@@ -28,7 +28,7 @@ class Refusals(Record):
     refused_memory_by: ByLimit
     """Those of them that memory refuses, by whose word their budget is: `owner` or `device`"""
     peak_memory_bytes: int
-    """Highest peak of all clients"""
+    """Highest peak of all clients; on a GPU what its allocator reserves for it, if that is more"""
 
 
 class RoundTime(Record):
@@ -84,7 +84,7 @@ class SmallestDevice(Record):
     link: str
     """The fleet's most common link"""
     peak_memory_bytes: int
-    """Peak of the largest round"""
+    """Peak of the largest round, likewise"""
     available_memory_bytes: int | Maybe = UNSET
     """The device's usable memory less the overhead of its runtime"""
     memory_margin_bytes: int | Maybe = UNSET
@@ -224,7 +224,7 @@ class CellCosts(Merits, MeanRound, Refusals, LostData):
     hardest_stage: int
     """The stage that fewest fit"""
     eligible_peak_memory_bytes: int | None
-    """Highest peak of the eligible clients; `null` if there are none"""
+    """Highest peak of the eligible clients, likewise; `null` if there are none"""
     energy_total: EnergyTotal | Maybe | None = UNSET
     """With `fleet.budgets.energy_total`; `null` if no client ever fits"""
     stages: Sequence[StageGroup]

@@ -225,12 +225,12 @@ def _rows(
 def _answer(verdict: Verdict, demand: Demand, device: Device) -> Answer:
     """What may be said of a round, where scratch may be assumed and the device's memory is known within a range."""
     least, most = free_memory_range(device)
-    peak = demand.compute.peak_memory_bytes
+    taken, reserved = demand.compute.tensor_bytes, demand.compute.reserved_memory_bytes
     if verdict.eligible:
-        return "yes" if peak <= least else "depends on free memory"
+        return "yes" if taken <= least else "depends on free memory"
     if [name for name, margin in verdict.margins.items() if margin < 0] != ["memory"]:
         return "no"
-    smallest = demand.compute.live_memory_bytes if demand.compute.memory_assumed else peak
+    smallest = max(demand.compute.live_memory_bytes, reserved) if demand.compute.memory_assumed else taken
     if smallest <= verdict.budgets["memory"]:
         return "depends on scratch"
     return "depends on free memory" if verdict.memory_limit == "device" and smallest <= most else "no"

@@ -11,9 +11,12 @@ from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series, mean
 from edgefl.drawing.charts.fleet import _axis, _place
 from edgefl.drawing.charts.palette import INK, MEASURED, PARTS, PREDICTED, QUIET
 from edgefl.drawing.charts.records import Records, ShownFlight, ShownVerdict
+from edgefl.records.record import UNSET
 
 ABOVE = 2.2
 """The axis of memory ends at this multiple of the largest need, so that needs can be seen beside large budgets."""
+RESERVED = "reserved beyond the peak"
+"""What a GPU's allocator reserves more, which budgets are compared with."""
 
 
 def _groups(records: Records) -> dict[tuple[int, str], list[ShownFlight]]:
@@ -40,6 +43,8 @@ def memory(records: Records) -> Chart | None:
         need = max((v.costs["memory"] for v in verdicts.get(key, ())), default=None)
         parts: dict[str, float | None] = {} if largest is None else dict(largest.memory_bytes.by_part())
         peak = largest.peak_memory_bytes if largest else need
+        if largest and largest.reserved_memory_bytes is not UNSET:
+            parts[RESERVED] = max(largest.reserved_memory_bytes - largest.peak_memory_bytes, 0)
         if not parts:
             parts = {"not told apart": peak}
         left = [(v.costs["memory"], v.margins["memory"]) for v in verdicts.get(key, ())]
@@ -50,7 +55,7 @@ def memory(records: Records) -> Chart | None:
         rows.append([key[0], key[1], peak, *(budgets[-1] or (None, None, None)), parts])
     if not places:
         return None
-    names = [name for name in (*PARTS, "not told apart") if any(parts.get(name) for parts in bars)]
+    names = [name for name in (*PARTS, RESERVED, "not told apart") if any(parts.get(name) for parts in bars)]
     series = [Series(name, places, [parts.get(name, 0) for parts in bars], PARTS.get(name, QUIET)) for name in names]
     known = [(place, b) for place, b in zip(places, budgets, strict=True) if b]
     if known:

@@ -23,6 +23,7 @@ class ShownFlight(FlightCourse, FlightFacts):
     memory_bytes: MemoryParts
     serialised_download_bytes: int
     serialised_upload_bytes: int
+    reserved_memory_bytes: int | Maybe = UNSET
 
     def seconds(self, phase: str) -> float:
         """Time of ``download``, ``compute`` or ``upload``."""

@@ -28,6 +28,7 @@ from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.record import Record
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
+from edgefl.units import show_bytes
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -259,13 +260,16 @@ def test_what_owners_grant_is_told(scenario: dict[str, Any]) -> None:
 
 def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
     """Between the live memory and the upper end of the range nobody knows, on a machine without the GPU."""
-    on_gpu = {**scenario, "executor": {"device": "cuda"}}
+    wide = {"image": {"blocks": 2, "width": 64, "heads": 2}, "text": scenario["model"]["text"]}  # more than a segment
+    training = {**scenario["training"], "batch": 32}
+    on_gpu = {**scenario, "model": wide, "training": training, "executor": {"device": "cuda"}}
     if torch.cuda.is_available():
         pytest.skip("scratch is measured on this machine")
     (row,) = edgefl.profile(on_gpu, stage=2, kind="image").rows
-    assert row.memory_assumed and row.live_memory_bytes < row.peak_memory_bytes
+    least, peak = row.reserved_memory_bytes, row.peak_memory_bytes
+    assert row.memory_assumed and row.live_memory_bytes < least < peak
     answers = {}
-    for most in (row.live_memory_bytes - 1, row.live_memory_bytes, row.peak_memory_bytes - 1, row.peak_memory_bytes):
+    for most in (least - 1, least, peak - 1, peak):
         fleet = {**scenario["fleet"], "budgets": {"memory": f"{most} B"}}
         checked = check_of({**on_gpu, "fleet": fleet}, ["desktop-rtx-3060"], stage=2, kind="image")
         answers[most] = checked.rows[0].answer
@@ -273,6 +277,43 @@ def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
             assert "0 of 1 devices fit tiny" in (text := shown(print_device_check, checked))
             assert "1 more depending on scratch" in text and "scratch?" in text
     assert list(answers.values()) == ["no", "depends on scratch", "depends on scratch", "yes"]
+
+
+def test_a_gpu_is_compared_by_what_its_allocator_reserves(scenario: dict[str, Any], tmp_path: Path) -> None:
+    """By every answer, with one sentence; a CPU needs its peak alone."""
+    own = {
+        **scenario, "schedule": {"name": "end-to-end", "rounds": 1}, "fleet": {"devices": "desktop-rtx-3060"},
+        "data": {**DECLARED, "samples": 40, "clients": {"image": 2}},
+    }  # fmt: skip
+
+    def answers(device: str, budget: int) -> tuple[set[tuple[bool, str]], list[Any], list[Any]]:
+        """Whether the clients fit and why, by all; the verdicts and flights of a run."""
+        asked = {**own, "executor": {"device": device}}
+        asked["fleet"] = {**own["fleet"], "budgets": {"memory": f"{budget} B"}}
+        run = edgefl.run(asked, out=tmp_path / f"{device}-{budget}")
+        verdicts, flights = list(run.records("eligibility")), list(run.records("clients"))
+        fit = edgefl.fit(asked, device="desktop-rtx-3060", memory=budget).kinds["image"].as_it_stands
+        rows = [*edgefl.profile(asked, clients=True).clients, *check_of(asked, ["desktop-rtx-3060"]).rows]
+        swept = edgefl.sweep(asked, vary=["round.cohort=1.0"]).rows[0]
+        assert (swept.eligible_share == 1) == verdicts[0]["eligible"]
+        told = {(each.eligible, each.reason) for each in (*rows, *fit.stages)}
+        return told | {(each["eligible"], each["reason"]) for each in verdicts}, verdicts, flights
+
+    (row,) = edgefl.profile({**own, "executor": {"device": "cuda"}}).rows
+    reserved, peak = row.reserved_memory_bytes, row.peak_memory_bytes
+    assert reserved == 2 * 2**20 > peak + 1  # one segment of small blocks, c10's kSmallBuffer
+    told, verdicts, flights = answers("cuda", reserved - 1)
+    needs = f"2 MiB (reserved by a GPU's allocator for a peak of {show_bytes(peak)})"
+    assert told == {(False, f"not eligible: needs memory of {needs} where 2 MiB is allowed")} and not flights
+    assert {(v["costs"]["memory"], v["peak_memory_bytes"]) for v in verdicts} == {(reserved, peak)}
+    told, verdicts, flights = answers("cuda", reserved)
+    assert {fits for fits, _ in told} == {True}
+    assert {(f["peak_memory_bytes"], f["reserved_memory_bytes"]) for f in flights} == {(peak, reserved)}
+    told, verdicts, flights = answers("cpu", reserved - 1)
+    assert {fits for fits, _ in told} == {True} and "reserved" not in str(told)
+    assert flights and not any("reserved_memory_bytes" in flight for flight in flights)
+    assert all(v["costs"]["memory"] == flights[0]["peak_memory_bytes"] for v in verdicts)
+    assert not any("peak_memory_bytes" in verdict for verdict in verdicts)
 
 
 def test_what_depends_on_free_memory_is_said(scenario: dict[str, Any]) -> None:
