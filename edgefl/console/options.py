@@ -76,6 +76,9 @@ _ONE_SCENARIO = argument(
 ScenarioFile = Annotated[Given, _ONE_SCENARIO]
 MaybeScenario = Annotated[Given | None, _ONE_SCENARIO]
 RunFolder = Annotated[Place, argument("The folder of a run or of a comparison, finished or not.", "RUN")]
+RunOrScenario = Annotated[
+    Given, argument("The folder of a run or a comparison, finished or not; for executorch a scenario.", "RUN|SCENARIO")
+]
 OneRun = Annotated[Place, argument("The folder of a run, finished or not: runs/quickstart.", "RUN")]
 Overrides = Annotated[
     Changes,

@@ -14,6 +14,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
+from edgefl.work import Source, Work
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,24 @@ def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
             round = shown_round(setup, stage, kind)
             work, base = planner.work(kind, round, stage, setup.variant_of(client))
             yield planner.price_request(work, base, client)
+
+
+def largest_works(
+    planner: Planner, kind: str | None = None, stage: int | None = None
+) -> Iterator[tuple[Subject, Stage, Work, Source]]:
+    """The work of each subject's client with the most samples at each stage, of all or of these, and its data.
+
+    Raises ScenarioError for a stage that doesn't exist; UnknownName for an unknown kind.
+    """
+    setup = planner.setup
+    check_stage_and_kind(stage, kind, [setup])
+    stages = [offered for offered in setup.schedule.offered if stage in (None, offered.index)]
+    shown = subjects(planner, [name for name in setup.clients.kinds if kind in (None, name)], stages)
+    for offered in stages:
+        for subject in shown:
+            source = setup.clients.client(subject.largest(setup))
+            work, _ = planner.work(subject.kind, shown_round(setup, offered, subject.kind), offered, subject.variant)
+            yield subject, offered, work.limit_batches(source.size), source
 
 
 def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[Stage]) -> str:

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgefl.records.answer import Answer
+from edgefl.records.answer import Answer, AtStage, OfKind
+from edgefl.records.record import UNSET, Maybe, Share
+
+
+class TrainingProgram(AtStage, OfKind):
+    """A training step as a program of ExecuTorch: forward pass, loss and backward pass."""
+
+    file: str
+    """The file"""
+    arena_bytes: int
+    """What ExecuTorch's planner lays out: parameters that train, gradients, activations and the batch"""
+    constant_bytes: int
+    """What the file holds beside it: frozen parameters, which a runtime may map from storage"""
+    peak_memory_bytes: int
+    """Predicted peak of the same step: without state of an optimizer, attention by products"""
+    gradient_difference: Share
+    """Largest difference of a gradient in ExecuTorch's runtime from torch's, over the gradient's largest number"""
 
 
 class Exported(Answer):
     """What ``edgefl export`` wrote."""
 
     to: str
-    """The form: `csv`, `parquet`, `tensorboard`, `mlflow`, `perfetto`, `figures`, `transformers` or `peft`"""
+    """`csv`, `parquet`, `tensorboard`, `mlflow`, `perfetto`, `figures`, `transformers`, `peft`, `executorch`"""
     output: str
     """The folder"""
     files: Sequence[str]
     """Its files"""
     runs: Sequence[str]
-    """Labels of the runs"""
+    """Labels of the runs; none for `executorch`"""
     note: str
     """How to show it; empty where many programs do"""
+    programs: Sequence[TrainingProgram] | Maybe = UNSET
+    """What each program of `executorch` takes; absent for other forms"""
 
     @property
     def notices(self) -> list[str]:
@@ -27,6 +45,19 @@ class Exported(Answer):
         return [self.note] if self.note else []
 
 
-def files_of(answer: Exported) -> str:
-    """The files, a line each."""
+def print_files(answer: Exported) -> str:
+    """Return the files, a line each, after printing what programs of ExecuTorch take."""
+    if answer.programs is not UNSET:
+        from edgefl.drawing.text_tables import mib, new_table, print_table, screen
+
+        table = new_table(
+            "stage", "kind", "arena MiB", "constants MiB", "predicted peak MiB", "of it", "gradients off by", left=(1,)
+        )
+        for row in answer.programs:
+            share = (row.arena_bytes + row.constant_bytes) / row.peak_memory_bytes
+            table.add_row(
+                str(row.stage), row.whose, mib(row.arena_bytes), mib(row.constant_bytes), mib(row.peak_memory_bytes),
+                f"{share:.2f}", f"{row.gradient_difference:.0e}",
+            )  # fmt: skip
+        print_table(screen(), table)
     return "\n".join(answer.files) + "\n"

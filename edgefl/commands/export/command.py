@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from edgefl.console.derived import OnProgress, command, option, silent
-from edgefl.console.options import Place, RunFolder
+from edgefl.console.options import OneKind, Overrides, Place, RunOrScenario
 
 if TYPE_CHECKING:
     from edgefl.commands.export.answer import Exported
 
-Form = Literal["csv", "parquet", "tensorboard", "mlflow", "perfetto", "figures", "peft", "transformers"]
+Form = Literal["csv", "parquet", "tensorboard", "mlflow", "perfetto", "figures", "peft", "transformers", "executorch"]
 
 
 @command(
     "edgefl export runs/mine --to csv", "edgefl export runs/mine --to perfetto -o trace",
     "edgefl export runs/mine --to figures --only fleet --format pdf,svg",
-    answer="edgefl.commands.export.answer:Exported", forms={"table": "edgefl.commands.export.answer:files_of"},
+    "edgefl export mine.yaml --to executorch --kind image --out programs",
+    answer="edgefl.commands.export.answer:Exported", forms={"table": "edgefl.commands.export.answer:print_files"},
     interrupted="the folder may be incomplete; the same command renews it",
 )  # fmt: skip
 def export(
-    run: RunFolder,
+    given: RunOrScenario,
     to: Annotated[
         Form,
         option(
             "Records: csv, parquet, tensorboard (event files), mlflow (a store). Virtual time: perfetto. For a paper: "
-            "figures. Trained towers: transformers, or peft (their LoRA).",
+            "figures. Trained towers: transformers, or peft (their LoRA). A scenario's training step: executorch.",
             "FORM",
         ),
     ],
@@ -39,9 +40,12 @@ def export(
         "pdf",
     ),
     only: Annotated[Sequence[str], option("Draw the figure of this name alone. May be repeated.", "NAME")] = (),
+    kind: OneKind = None,
+    stage: Annotated[int | None, option("Only this stage of the schedule, from 1: of executorch.", "N")] = None,
+    overrides: Overrides = (),
     on_progress: OnProgress = silent,
 ) -> Exported:
-    """A run for other programs, or as figures for a paper.
+    """A run for other programs, or as figures for a paper; a training step for ExecuTorch.
 
     ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
     ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A number is
@@ -60,22 +64,30 @@ def export(
     ``from_pretrained``, ``peft`` its LoRA as an adapter of PEFT: in the folder if the run has one such tower, else in
     ``KIND/MODALITY`` of it.  What a task adds to a tower is in ``read_out.safetensors``.
 
+    ``executorch`` takes a scenario, and writes the training step of each kind at each stage as ``KIND-stage-N.pte``:
+    forward pass, loss and backward pass in one graph, with the parameters that a run begins with.  Two steps in its
+    runtime are held against torch first.  ``kind``, ``stage`` and ``overrides`` are for this form alone.
+
     Files of an earlier export are replaced.
 
     Returns:
-        ``to``, ``output`` (the folder), its ``files``, ``runs`` (labels) and ``note``, how to show it.
+        ``to``, ``output`` (the folder), its ``files``, ``runs`` (labels), ``note``, how to show it, and ``programs``,
+        the memory of each program.
 
     Raises:
-        UnknownName: The form or a type of figures is unknown, or the run has no figure of a name.
+        UnknownName: The form, a type of figures or the kind is unknown, or the run has no figure of a name.
+        ScenarioError: The scenario can't be run, or has no such stage.
         RunError: There is no such run, its records were changed, no round has ended (figures, perfetto), it is a
             comparison (perfetto), a package is missing, or the folder can't be written.
-        MethodError: No tower is one of transformers, or PEFT can't hold what the run trained.
+        MethodError: No tower is one of transformers, PEFT can't hold what the run trained, or ExecuTorch can't
+            run the step as torch does.
 
     Examples:
         >>> import edgefl
         >>> edgefl.export("runs/small", "csv", "tables").files[:2]
         ['tables/rounds.csv', 'tables/clients.csv']
     """
+    from os import PathLike
     from pathlib import Path
     from typing import get_args
 
@@ -91,7 +103,22 @@ def export(
 
     if to not in get_args(Form):
         raise UnknownName("form", to, get_args(Form))
-    folder = read_run(run)
+    if to == "executorch":
+        from edgefl.commands.export.training_programs import write_programs
+        from edgefl.setup.compose import planner_of, scenario_of
+
+        if out is None:
+            raise RunError("a scenario has no folder of its own: say where to write the programs, --out DIR")
+        planner = planner_of(scenario_of(given, overrides), on_progress)
+        programs = write_programs(planner, kind, stage, Path(out), on_progress)
+        on_progress("done", {"folder": str(out)})
+        files = [each.file for each in programs]
+        return Exported(to=to, output=str(out), files=files, runs=[], note="", programs=programs)
+    if not isinstance(given, str | PathLike) or kind is not None or stage is not None or overrides:
+        raise RunError(
+            f"{to} takes the folder of a run alone; a scenario, --kind, --stage and --set are for executorch"
+        )
+    folder = read_run(given)
     target = Path(out) if out is not None else folder.path / to
     if target.exists() and not target.is_dir():
         raise RunError(f"can't write to {target}: it is a file, not a folder")

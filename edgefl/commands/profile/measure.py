@@ -17,7 +17,7 @@ from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning.planner import Planner
-from edgefl.planning.subjects import Subject, check_stage_and_kind, shown_round, subjects
+from edgefl.planning.subjects import Subject, largest_works
 from edgefl.records.record import UNSET
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.schedules import Stage
@@ -100,7 +100,7 @@ def count(
 
     planner = planner_of(whole, on_progress)
     rows = []
-    for subject, offered, work, source in _works(planner, kind, stage):
+    for subject, offered, work, source in largest_works(planner, kind, stage):
         client_kind = subject.kind
         on_message(f"fvcore: {client_kind} at stage {offered.index}")
         described = planner.setup.method.setting.kinds[client_kind]
@@ -123,22 +123,8 @@ def count(
     return rows
 
 
-def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[Subject, Stage, Work, Source]]:
-    """The work of each subject's client with the most samples at each stage."""
-    setup = planner.setup
-    check_stage_and_kind(stage, kind, [setup])
-    stages = [offered for offered in setup.schedule.offered if stage in (None, offered.index)]
-    shown = subjects(planner, [name for name in setup.clients.kinds if kind in (None, name)], stages)
-    for offered in stages:
-        for subject in shown:
-            source = setup.clients.client(subject.largest(setup))
-            round = shown_round(setup, offered, subject.kind)
-            work, _ = planner.work(subject.kind, round, offered, subject.variant)
-            yield subject, offered, work.limit_batches(source.size), source
-
-
 def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
-    for subject, offered, work, source in _works(planner, kind, stage):
+    for subject, offered, work, source in largest_works(planner, kind, stage):
         on_message(f"predicting {subject.kind} at stage {offered.index}")
         yield _Case(subject, offered, work, source, planner.predictor.trace(work, source))
 
