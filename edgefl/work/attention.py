@@ -34,8 +34,17 @@ _HALF = (torch.float16, torch.bfloat16)
 _GROUPED_EFFICIENT = torch.torch_version.TorchVersion(torch.__version__) >= "2.14"
 """Whether this torch's memory-efficient kernel takes fewer heads of keys and values (pull request 191085 of torch)."""
 
-_FLOAT32_ON_GPU = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
-"""Functions that autocast computes in float32 on a GPU, but in half precision on a CPU."""
+_FLOAT32_ON_GPU = frozenset(
+    getattr(place, name)
+    for place in (torch, torch.Tensor, F)
+    for name in "exp group_norm layer_norm log log_softmax logsumexp pow __pow__ rsqrt softmax softplus".split()
+    if hasattr(place, name)
+)
+"""Functions that autocast computes in float32 on a GPU, but in half precision on a CPU (``autocast_mode.h`` of torch).
+
+Left out are what hardly any layer calls, and losses, which a CPU computes in float32 too.
+"""
+_ATTEND, _DROPOUTS = F.scaled_dot_product_attention, (F.dropout, torch.dropout)
 
 
 @contextmanager
@@ -75,14 +84,26 @@ class _CudaKernels(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(*args, **kwargs)
+        if func is _ATTEND:
             return self._attend(*args, **kwargs)
-        if func in (F.dropout, torch.dropout):
+        if func in _DROPOUTS:
             return _dropout(*args, **kwargs)
         if func in _FLOAT32_ON_GPU and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return func(*map(_to_float32, args), **{name: _to_float32(value) for name, value in kwargs.items()})
         return func(*args, **kwargs)
+
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's multi-head attention, which it runs outside of the mode; its inner calls are answered as others."""
+        before = {name: getattr(F, name) for name in ("scaled_dot_product_attention", "dropout", "softmax")}
+        try:
+            for name, func in before.items():
+                vars(F)[name] = lambda *a, func=func, **k: self.__torch_function__(func, (), a, k)
+            return F.multi_head_attention_forward(*args, **kwargs)
+        finally:
+            vars(F).update(before)
 
     def _attend(
         self,
@@ -102,11 +123,11 @@ class _CudaKernels(TorchFunctionMode):
                 attn_mask = attn_mask.to(dtype)
         asked = AttentionCall(query, key, value, attn_mask, is_causal, enable_gqa)
         kernel = kernel_of(self.choice, asked)
+        if kernel == "math" and dropout_p and not enable_gqa:
+            return _products(asked, dropout_p, scale)
         if kernel == "math":
             with sdpa_kernel(SDPBackend.MATH):
-                return F.scaled_dot_product_attention(
-                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-                )
+                return _ATTEND(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
             width = query.shape[-1]
             scale = width**-0.5 if scale is None else scale
@@ -223,6 +244,18 @@ def _align_mask(asked: AttentionCall) -> Tensor | None:
         length = mask.shape[-1]
         mask = F.pad(mask, (0, _MASK_STEP - length % _MASK_STEP))[..., :length]
     return mask.expand(asked.shape)
+
+
+def _products(asked: AttentionCall, dropout: float, scale: float | None) -> Tensor:
+    """As torch's math kernel, whose dropout on a CPU would save noise of the scores' dtype in place of a byte."""
+    query, key, value = (t.float() if t.dtype in _HALF else t for t in (asked.query, asked.key, asked.value))
+    factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    scores = (query * factor) @ (key.mT * factor)
+    if asked.causal:
+        scores += torch.empty(scores.shape[-2:], dtype=scores.dtype)
+    if (mask := _align_mask(asked)) is not None:
+        scores += mask
+    return (_dropout(torch._safe_softmax(scores, -1), dropout) @ value).to(asked.query.dtype)
 
 
 def _to_float32(value: Any) -> Any:

@@ -15,8 +15,6 @@ from pydantic import (
     PositiveInt,
     PrivateAttr,
     SerializeAsAny,
-    TypeAdapter,
-    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -54,16 +52,12 @@ def _parse_given(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _BLOCKS = r"^(1 block|([2-9]|[1-9][0-9]+) blocks)$"
-_SWITCH = TypeAdapter(bool)
 
 
-def _read_recomputed(value: Any) -> bool | str:
+def _check_blocks(value: Any) -> str:
     if isinstance(value, str) and re.search(_BLOCKS, value):
         return value
-    try:
-        return _SWITCH.validate_python(value)
-    except ValidationError:
-        raise ValueError(f"must be true, false or a number of blocks such as 10 blocks, not {value!r}") from None
+    raise ValueError(f"must be true, false or a number of blocks such as 10 blocks, not {value!r}")
 
 
 class OwnTraining(Fields):
@@ -173,7 +167,7 @@ class TrainingOptions(Fields):
         "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
-    checkpointing: Annotated[bool | Annotated[str, Field(pattern=_BLOCKS)], BeforeValidator(_read_recomputed)] = Field(
+    checkpointing: bool | Annotated[str, BeforeValidator(_check_blocks), Field(pattern=_BLOCKS)] = Field(
         False,
         description="recompute each block in the backward pass: less memory, more FLOPs; 10 blocks: the first 10 of "
         "each tower (all, if it has fewer), whose activations would be held longest",

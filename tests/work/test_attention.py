@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, described, do, inputs_of, make_work, training_pass
 from tensors import assert_equal_tensors
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl import models
 from edgefl.cost.predict import cost_key, predict, timeline
@@ -106,6 +110,72 @@ def test_dropout_on_a_gpu_keeps_a_byte_an_element() -> None:
     pair = make_work(("image", "text"), model={**description, "towers": towers, "joint": {}})
     assert "aten.native_dropout" in operators(pair, "cuda")
     assert "aten.bernoulli_" in operators(pair, "cpu")
+
+
+class Seen(TorchDispatchMode):
+    """The operators that run, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("needs_weights", [False, True])
+def test_torchs_multi_head_attention_takes_a_gpus_kernels(needs_weights: bool) -> None:
+    """torch calls attention inside a function of its own, where a CPU would keep scores and noise of them."""
+    with FakeTensorMode(), attention("device", CPU, "cuda"), Seen() as seen:
+        layer = nn.MultiheadAttention(32, 4, dropout=0.1)
+        x = torch.empty(9, 2, 32)
+        layer(x, x, x, need_weights=needs_weights)[0].sum().backward()
+    expected = (
+        "aten.native_dropout.default" if needs_weights else "aten._scaled_dot_product_efficient_attention.default"
+    )
+    assert expected in seen.names
+    assert not any("for_cpu" in name or "bernoulli" in name for name in seen.names)
+    assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention  # put back
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_products_with_dropout_keep_nine_bytes_a_score_on_a_gpu(masked: bool) -> None:
+    """The softmax, a byte of what is dropped, and what is left of the softmax; a CPU keeps noise of 4 bytes."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() == 2 * HEADS * TOKENS**2:
+            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FakeTensorMode(), attention("math", CPU, "cuda"), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        x = torch.empty(2, HEADS, TOKENS, 8, requires_grad=True)
+        mask = torch.empty(2, 1, TOKENS, TOKENS, dtype=torch.bool) if masked else None
+        with warnings.catch_warnings(action="error"):
+            out = F.scaled_dot_product_attention(x, x, x, mask, dropout_p=0.1)
+        out.sum().backward()
+    assert sum(kept.values()) == 9 * 2 * HEADS * TOKENS**2
+
+
+def test_autocast_on_a_gpu_computes_in_float32_what_torch_lists() -> None:
+    """By torch's documentation of autocast; a CPU's autocast computes them in half precision."""
+    with FakeTensorMode(), attention("device", CPU, "cuda"):
+        x = torch.empty(2, 8, dtype=torch.bfloat16)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            listed = (
+                x.softmax(-1),
+                F.softmax(x, -1),
+                x.log_softmax(-1),
+                x**2,
+                x.pow(2),
+                x.exp(),
+                x.rsqrt(),
+                F.softplus(x),
+            )
+            others = x @ x.mT, F.gelu(x), x.relu(), x * 2, x.mean(-1)
+        assert {y.dtype for y in listed} == {torch.float32}
+        assert {y.dtype for y in others} == {torch.bfloat16} == {x.softmax(-1).dtype}
 
 
 def test_the_key_knows_the_kernel() -> None:
