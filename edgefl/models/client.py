@@ -86,7 +86,7 @@ class ClientModel(Model):
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """A tower's pooled tokens, normalised, and projected if the tower has a projection: ``[batch, dim]``."""
         tower = self.tower(modality)
-        tokens: Tensor = tower(x)
+        tokens: Any = tower(x)  # a plain tower's may have scores of auxiliary classifiers beside it
         feature: Tensor = tower.pool_tokens(tokens) if hasattr(tower, "pool_tokens") else tokens[:, 0]
         if hasattr(self, "joint") and hasattr(self.joint, "norm"):
             feature = cast(nn.Module, self.joint.norm)(feature)

@@ -19,6 +19,9 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Quantiser = Literal["nf4", "nf4-double", "int8"]
 """In what a scenario may have frozen linear layers."""
 Gives = Literal["scores", "next token", "embeddings"]
+AUXILIARY_WEIGHT = 0.3
+"""What the loss of an auxiliary classifier is multiplied by, if its tower doesn't say (GoogLeNet: Szegedy et al. 2015,
+section 5)."""
 
 
 class ProjectionDescription(TypedDict):
@@ -160,6 +163,18 @@ class Model(nn.Module):
     def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
         """Class scores of samples of a pattern: ``[batch, classes]``."""
         raise NotImplementedError
+
+    def take_auxiliary_scores(self) -> list[tuple[float, Tensor]]:
+        """Class scores ``[batch, classes]`` that towers' auxiliary classifiers gave, each with the weight of its loss.
+
+        Towers hold them as ``auxiliary_scores`` from their forward pass on; they are taken once.
+        """
+        towers: list[Any] = list(self.children())
+        return [
+            (getattr(tower, "auxiliary_weight", AUXILIARY_WEIGHT), scores)
+            for tower in towers
+            for scores in vars(tower).pop("auxiliary_scores", ())
+        ]
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """The L2-normalised feature of one modality: ``[batch, dim]``."""

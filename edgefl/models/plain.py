@@ -180,8 +180,14 @@ def _own_name(sequence: str, moved: Mapping[str, str]) -> Callable[[nn.Module, s
     return own_name
 
 
-def _pool_tokens(self: nn.Module, tokens: Tensor) -> Tensor:
-    """The feature ``[batch, width]``: what forward gives, or its first token."""
+def _pool_tokens(self: nn.Module, tokens: Any) -> Tensor:
+    """The feature ``[batch, width]``: what forward gives, or its first token.
+
+    Of a tuple it is the first; the others are scores of auxiliary classifiers, which wait for the step.
+    """
+    if isinstance(tokens, tuple):
+        tokens, *scores = tokens
+        vars(self)["auxiliary_scores"] = scores
     return tokens if not isinstance(tokens, Tensor) or tokens.dim() == 2 else tokens[:, 0]
 
 

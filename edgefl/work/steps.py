@@ -198,12 +198,20 @@ class ClassifyStep(Step):
 
     If batches have soft answers (``target`` [batch, classes]), it is VQA's loss: binary cross-entropy, summed over
     classes, mean over the batch.
-    ``args.mask`` (``zero`` or ``random``) replaces a modality that the pattern lacks.
+    ``args.mask`` (``zero`` or ``random``) replaces a modality that the pattern lacks.  Losses of a tower's auxiliary
+    classifiers are added with its weight for them.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
-        logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).to(ctx.floating)
+        model = ctx.client_model
+        total = self._loss_of(model.classify(pattern, batch, pass_.args.get("mask", "zero")).to(ctx.floating), batch)
+        for weight, scores in model.take_auxiliary_scores():
+            total = total + weight * self._loss_of(scores.to(ctx.floating), batch)
+        return total
+
+    @staticmethod
+    def _loss_of(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         if "target" in batch:
             total = F.binary_cross_entropy_with_logits(logits, batch["target"], reduction="sum")
             return total / logits.shape[0]

@@ -12,13 +12,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import edgefl
 from edgefl import models, registry, seeds
+from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError, PluginError
 from edgefl.models.plain import PlainTower, arrange_parts
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.registered import PARTS
+from edgefl.scenario import load
+from edgefl.setup.compose import compose
+from edgefl.work.steps import ClassifyStep, Context
 
 Tiny = Callable[..., dict[str, Any]]
 DATA = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}
@@ -470,3 +475,85 @@ def test_the_protocol_of_towers_stays(tiny: Tiny) -> None:
     assert not isinstance(registry.get("tower", "vit"), PlainTower)
     assert isinstance(registry.get("tower", "timm"), PlainTower)
     assert models.MODALITIES["image"] == "vit"
+
+
+AUXILIARY = """
+import edgefl
+import torchvision
+from torch import nn
+
+
+class Short(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 4, 4), nn.Linear(512, 1024)
+        self.own = nn.Linear(512, classes)
+
+    def forward(self, image):
+        maps = self.first(image).relu().flatten(1)
+        return (self.second(maps), self.own(maps)) if self.training else self.second(maps)
+
+
+@edgefl.register("tower", "auxiliary")
+class Net(nn.Module):
+    auxiliary_weight = 0.25
+
+    def __init__(self, channels: int, classes: int, short: bool = True):
+        super().__init__()
+        if short:
+            self.net = Short(classes)
+        else:
+            self.net = torchvision.models.googlenet(num_classes=classes, init_weights=False)
+            self.net.fc = nn.Identity()
+        self.width = 1024
+
+    def forward(self, image):
+        return self.net(image.expand(-1, 3, -1, -1))
+"""
+
+
+@pytest.fixture
+def auxiliary(tmp_path: Path) -> Iterator[None]:
+    import_torchvision()
+    (tmp_path / "mine.py").write_text(AUXILIARY)
+    registry.load_plug_in(tmp_path / "mine.py")
+    yield
+    registry.unload_plug_ins()
+
+
+@pytest.mark.usefixtures("auxiliary")
+def test_auxiliary_classifiers_of_a_tower_train_with_it(tiny: Tiny) -> None:
+    check_auxiliary(tiny, short=True)
+
+
+@pytest.mark.usefixtures("auxiliary")
+@pytest.mark.slow(smaller="test_auxiliary_classifiers_of_a_tower_train_with_it")
+def test_torchvisions_googlenet_trains_with_its_heads(tiny: Tiny) -> None:
+    check_auxiliary(tiny, short=False)
+
+
+def check_auxiliary(tiny: Tiny, short: bool) -> None:
+    """The loss and its FLOPs are those of a step by hand."""
+    wanted = tiny(data={**DATA, "size": 32}, model={"image": {"tower": "auxiliary", "short": short}})
+    setup = compose(load(wanted))
+    work = setup.method.work("image", 1)
+    model: Any = models.build(work.model)
+    batch = {"image": torch.randn(4, 1, 32, 32), "label": torch.arange(4)}
+    torch.manual_seed(1)  # of dropout
+    ctx = Context(work, model, setup.clients.client(0), torch.device("cpu"), {}, {})
+    loss = ClassifyStep().loss(ctx, batch, "image", work.passes[0])
+    assert not model.take_auxiliary_scores()
+
+    torch.manual_seed(1)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        feature, *others = model.image.net(batch["image"].expand(-1, 3, -1, -1))
+        scores = [model.image.head(feature), *others]
+    losses = [nn.functional.cross_entropy(each, batch["label"]) for each in scores]
+    torch.testing.assert_close(loss, losses[0] + 0.25 * sum(losses[1:]))
+    loss.backward()
+    assert all(value.grad.abs().sum() > 0 for value in model.image.parameters())
+    predicted = predict(work, setup.clients.client(0), brief=True).steps.values()  # as a profile's, a batch of 8
+    assert max(step.forward_flops for step in predicted) == 2 * counter.get_total_flops()
+    model.eval()
+    assert model.classify("image", batch).shape == (4, 12) and not model.take_auxiliary_scores()

@@ -35,6 +35,12 @@ OPTIMIZERS = {
 """By the first word of ``Measurement.optimizer``; a measurement that doesn't say it counts as SGD with momentum."""
 
 
+AUXILIARY = {"GoogLeNet": 0.3, "Inception3": 0.4}
+"""Weights of the losses of auxiliary heads: GoogLeNet's own (Szegedy et al. 2015, section 5), and for Inception that of
+PyTorch's tutorial on fine-tuning torchvision's models.  torchvision's own script for training has none: it trains no
+network of which a pass gives a tuple."""
+INCEPTION_SIZE = 299
+
 _COSTS: dict[tuple[object, ...], ComputeCost] = {}
 
 
@@ -219,10 +225,18 @@ def _of_timm(row: Measurement) -> Any:
         layers.set_fused_attn(*before)
 
 
-def _of_torchvision(row: Measurement) -> Any:
+def _of_torchvision(row: Measurement, **more: Any) -> Any:
     import torchvision
 
-    return torchvision.models.get_model(row.model.partition("-")[0], num_classes=row.classes)
+    name = row.model.partition("-")[0]
+    if name in ("googlenet", "inception_v3"):
+        more["init_weights"] = False  # which would draw each of them from scipy's truncated normal distribution
+    if name == "inception_v3" and row.input[-1] < INCEPTION_SIZE:
+        raise DeviceError(
+            f"{row.model} trains on pictures of {INCEPTION_SIZE} pixels or more, because its auxiliary head has a "
+            f"kernel of 5 x 5 on the maps of 5 x 5 that these give; the measurement has {row.input[-1]}"
+        )
+    return torchvision.models.get_model(name, num_classes=row.classes, **more)
 
 
 def _resnet_for_32(row: Measurement) -> Any:
@@ -259,8 +273,12 @@ def _mlp(row: Measurement) -> nn.Module:
 OTHERS: dict[str, Callable[[Measurement], Any]] = {
     "resnet18-cifar": _resnet_for_32, "resnet50-cifar": _resnet_for_32, "resnet50-v1": _resnet_v1,
     "shufflenet_v2_x1_0-cifar": _shufflenet_for_32, "lenet5": _lenet, "mlp-784-256-128-64-10": _mlp,
+    "googlenet-plain": partial(_of_torchvision, aux_logits=False),
 }  # fmt: skip
-"""Networks of no library: those of torchvision with changes, and two short ones."""
+"""Networks of no library: those of torchvision with changes, and two short ones.
+
+GoogLeNet without its auxiliary heads is that of runtimes that have none (MNN).
+"""
 
 
 def _images(row: Measurement) -> Callable[[], dict[str, Tensor]]:
@@ -268,7 +286,12 @@ def _images(row: Measurement) -> Callable[[], dict[str, Tensor]]:
 
 
 def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return functional.cross_entropy(module(batch["image"]).float(), batch["label"])
+    scores = module(batch["image"])
+    heads = scores if isinstance(scores, tuple) else (scores,)
+    loss, *others = (functional.cross_entropy(head.float(), batch["label"]) for head in heads)
+    for other in others:
+        loss = loss + AUXILIARY[type(module).__name__] * other
+    return loss
 
 
 def _of_transformers(row: Measurement) -> PublishedNetwork:

@@ -9,6 +9,7 @@ import torch
 
 from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
+from edgefl.errors import DeviceError
 from edgefl.operator_classes import OperatorClass
 from tools.published_steps.step import network, step_cost
 
@@ -100,6 +101,45 @@ def test_texts_are_classified_by_the_published_networks(model: str, parameters: 
     row = next(row for row in measurements() if row.model == model and row.classes == 8)
     with torch.device("meta"):
         assert sum(p.numel() for p in network(row).module.parameters()) == parameters
+
+
+def of_images(model: str, library: str = "torchvision", *, size: int) -> Measurement:
+    row = next(row for row in measurements() if row.model == "resnet50-v1")
+    return replace(row, model=model, library=library, batch=2, input=(3, size, size), classes=1000)
+
+
+@pytest.mark.slow(smaller="test_losses_of_auxiliary_heads_are_weighted_as_published")
+def test_googlenets_auxiliary_heads_are_trained_with_it() -> None:
+    """Each has a convolution of 1 x 1 to 128 channels on 4 x 4 places, and two layers; all three losses count."""
+    with_heads, without = (
+        step_cost(of_images(*names, size=32), gpu=False)
+        for names in (("googlenet", "torchvision"), ("googlenet-plain", "other"))
+    )
+    layers = [(channels * 128 * 16, 2048 * 1024, 1024 * 1000) for channels in (512, 528)]
+    assert with_heads.forward_flops - without.forward_flops == 2 * 2 * sum(map(sum, layers))
+    assert with_heads.backward_flops - without.backward_flops == 2 * 2 * 2 * sum(map(sum, layers))
+    weights = sum(channels * 128 + 2 * 128 + 2049 * 1024 + 1025 * 1000 for channels in (512, 528))
+    assert with_heads.memory_bytes["parameters"] - without.memory_bytes["parameters"] == 4 * weights
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "weights"), [("googlenet", 32, (1, 0.3, 0.3)), ("inception_v3", 299, (1, 0.4))]
+)
+def test_losses_of_auxiliary_heads_are_weighted_as_published(name: str, size: int, weights: tuple[float, ...]) -> None:
+    torch.manual_seed(0)
+    built = network(of_images(name, size=size))
+    batch = {"image": torch.randn(2, 3, size, size), "label": torch.tensor([3, 5])}
+    torch.manual_seed(1)  # of dropout
+    loss = built.loss(built.module, batch)
+    torch.manual_seed(1)
+    heads = built.module(batch["image"])
+    log = [torch.log_softmax(scores, 1)[[0, 1], batch["label"]].mean() for scores in heads]
+    torch.testing.assert_close(loss, -sum(w * each for w, each in zip(weights, log, strict=True)))
+
+
+def test_inception_needs_pictures_of_its_size() -> None:
+    with pytest.raises(DeviceError, match="pictures of 299 pixels or more, .* the measurement has 298"):
+        network(of_images("inception_v3", size=298))
 
 
 def test_every_last_layer_is_found() -> None:
