@@ -25,6 +25,7 @@ from edgefl.planning.subjects import largest_works
 from edgefl.records.record import UNSET
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.progress import OnProgress
+from edgefl.schedules import keeps
 from edgefl.work import Context, Source, Work, distinct
 from edgefl.work.attention import attention
 from edgefl.work.interpreter import step_of
@@ -65,6 +66,8 @@ def write_programs(
                 scalars={**work.scalars, "momentum": 0.0},
             )  # fmt: skip
             try:
+                if keeps(work):
+                    raise MethodError("it trains from activations that a client keeps")
                 program, arena, constants, difference = _export_step(plain, source, start)
             except MethodError as error:
                 raise MethodError(f"{where} can't be a program of ExecuTorch: {error}") from error
@@ -96,7 +99,9 @@ class _TrainingStep(nn.Module):
 
 def _export_step(work: Work, source: Source, start: Mapping[str, Tensor]) -> tuple[bytes, int, int, float]:
     """The program of a work of one pass, its bytes as ``_lower`` tells them, and the largest difference."""
-    (pass_,), cpu, disabled = work.passes, torch.device("cpu"), logging.root.manager.disable
+    (pass_,), cpu = work.passes, torch.device("cpu")
+    for name in ("torchao", "torch.utils._pytree"):  # which warn of parts that no program needs
+        logging.getLogger(name).setLevel(logging.ERROR)
     with seeds.seeding_globals(0), attention(work.attention, cpu, "cpu"), warnings.catch_warnings(action="ignore"):
         model = models.build(work.model).train()
         items = [item for payload in work.down for item in payload.items if item.source in start]
@@ -113,11 +118,7 @@ def _export_step(work: Work, source: Source, start: Mapping[str, Tensor]) -> tup
             next(RandomBatches(source, work.model, 1).batches(pass_, seed)) for seed in (0, 1)
         )
         whole = _TrainingStep(model, lambda v: step.loss(context, dict(zip(batch, v, strict=True)), pattern, pass_))
-        logging.disable(logging.WARNING)  # of parts of torch and torchao that no program needs
-        try:
-            program, arena, constants = _lower(whole, tuple(batch.values()))
-        finally:
-            logging.disable(disabled)
+        program, arena, constants = _lower(whole, tuple(batch.values()))
         return program, arena, constants, _compare(whole, program, [tuple(batch.values()), tuple(other.values())])
 
 
@@ -144,7 +145,7 @@ def check_executorch() -> None:
         found = "none"
     if found != VERSION:
         hint = f"pip install executorch=={VERSION} (or, {install_hint('executorch')})"
-        raise RunError(f"executorch needs version {VERSION} of a package, and {found} is installed: {hint}")
+        raise RunError(f"executorch {VERSION} is needed, and {found} is installed: {hint}")
 
 
 def _lower(step: _TrainingStep, batch: tuple[Tensor, ...]) -> tuple[bytes, int, int]:
@@ -188,7 +189,7 @@ def _compare(step: _TrainingStep, program: bytes, batches: Sequence[tuple[Tensor
         largest = {name: float(gradient.abs().max()) for name, gradient in expected.items()}
         for name, gradient in expected.items():
             difference = float((found[name] - gradient).abs().max())
-            scale = max(largest[name], LEAST * max(largest.values()))
+            scale = max(largest[name], LEAST * max(largest.values())) or 1.0
             differences.append((difference / scale if math.isfinite(difference) else math.inf, name))
         with torch.no_grad():
             for name, parameter in loaded.named_parameters().items():

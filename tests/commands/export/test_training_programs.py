@@ -197,6 +197,7 @@ VIT = {"tower": "vit", "blocks": 1, "width": 8, "heads": 2, "patch": 4}
         ("_normalised", {}, r"no kernel of BatchNorm that trains \(image\.norm\); freeze it or use GroupNorm"),
         (VIT, {"training": {"batch": 4, "precision": "bfloat16"}}, "set training.precision: float32"),
         (VIT, {"training": {"batch": 4, "checkpointing": True}}, "set training.checkpointing: false"),
+        ({**VIT, "blocks": 2}, {"schedule": {"name": "frozen-prefix", "blocks": 1, "rounds": 1}}, "activations that"),
         (VIT, {"method": {"name": "fedprox", "mu": 0.1}}, "more than a model and a batch; take fedavg"),
     ],
 )
@@ -235,7 +236,7 @@ def test_executorch_missing_or_of_another_version_is_said_with_the_command(
         monkeypatch.setattr(training_programs, "VERSION", "0.0.1")
     version = training_programs.VERSION
     with pytest.raises(
-        RunError, match=rf"needs version {version} .* pip install executorch=={version} .*\[executorch\]"
+        RunError, match=rf"{version} is needed, and .* is installed: pip install executorch=={version} .*\[executorch\]"
     ):
         export(step_of(VIT), tmp_path)
 
