@@ -46,18 +46,13 @@ class Exported(Answer):
 
 
 def print_files(answer: Exported) -> str:
-    """Return the files, a line each, after printing what programs of ExecuTorch take."""
+    """Print what programs of ExecuTorch take; return the files, a line each."""
     if answer.programs is not UNSET:
         from edgefl.drawing.text_tables import mib, new_table, print_table, screen
 
-        table = new_table(
-            "stage", "kind", "arena MiB", "constants MiB", "predicted peak MiB", "of it", "gradients off by", left=(1,)
-        )
+        table = new_table("stage", "kind", "arena MiB", "constants MiB", "predicted MiB", "gradients off by", left=(1,))
         for row in answer.programs:
-            share = (row.arena_bytes + row.constant_bytes) / row.peak_memory_bytes
-            table.add_row(
-                str(row.stage), row.whose, mib(row.arena_bytes), mib(row.constant_bytes), mib(row.peak_memory_bytes),
-                f"{share:.2f}", f"{row.gradient_difference:.0e}",
-            )  # fmt: skip
+            sizes = map(mib, (row.arena_bytes, row.constant_bytes, row.peak_memory_bytes))
+            table.add_row(str(row.stage), row.whose, *sizes, f"{row.gradient_difference:.0e}")
         print_table(screen(), table)
     return "\n".join(answer.files) + "\n"

@@ -17,7 +17,6 @@ Form = Literal["csv", "parquet", "tensorboard", "mlflow", "perfetto", "figures",
 @command(
     "edgefl export runs/mine --to csv", "edgefl export runs/mine --to perfetto -o trace",
     "edgefl export runs/mine --to figures --only fleet --format pdf,svg",
-    "edgefl export mine.yaml --to executorch --kind image --out programs",
     answer="edgefl.commands.export.answer:Exported", forms={"table": "edgefl.commands.export.answer:print_files"},
     interrupted="the folder may be incomplete; the same command renews it",
 )  # fmt: skip
@@ -45,7 +44,7 @@ def export(
     overrides: Overrides = (),
     on_progress: OnProgress = silent,
 ) -> Exported:
-    """A run for other programs, or as figures for a paper; a training step for ExecuTorch.
+    """A run for other programs, or as figures for a paper.
 
     ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
     ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A number is

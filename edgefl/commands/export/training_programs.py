@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -60,10 +61,9 @@ def write_programs(
             on_progress("prepare", {"what": f"exporting the step of {where}"})
             name = "-".join([subject.name, f"stage-{offered.index}", *([p.step, pattern] if cases[1:] else [])])
             file = folder / f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name)}.pte"
-            single = replace(work, passes=(replace(p, patterns=(pattern,)),))
             plain = replace(  # as the program has it: nothing is kept of an update
-                single, attention="math", optimizer={"name": "sgd", "implementation": "for-loop"},
-                scalars={**work.scalars, "momentum": 0.0},
+                work, passes=(replace(p, patterns=(pattern,)),), attention="math",
+                optimizer={"name": "sgd", "implementation": "for-loop"}, scalars={**work.scalars, "momentum": 0.0},
             )  # fmt: skip
             try:
                 if keeps(work):
@@ -138,7 +138,7 @@ def _check_step(context: Context) -> None:
 
 
 def check_executorch() -> None:
-    """Raise RunError, with the command that installs it, unless ExecuTorch of VERSION is there."""
+    """Raise RunError, with the command that installs it, unless ExecuTorch of VERSION is there and can be loaded."""
     try:
         found = version("executorch")
     except PackageNotFoundError:
@@ -146,6 +146,10 @@ def check_executorch() -> None:
     if found != VERSION:
         hint = f"pip install executorch=={VERSION} (or, {install_hint('executorch')})"
         raise RunError(f"executorch {VERSION} is needed, and {found} is installed: {hint}")
+    try:
+        import_module("executorch.extension.training")
+    except (ImportError, OSError) as error:  # it is compiled for one torch
+        raise RunError(f"executorch {VERSION} can't be loaded beside torch {torch.__version__}: {error}") from error
 
 
 def _lower(step: _TrainingStep, batch: tuple[Tensor, ...]) -> tuple[bytes, int, int]:

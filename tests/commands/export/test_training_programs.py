@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgefl
-from edgefl.commands.export import training_programs
 from edgefl.commands.export.answer import TrainingProgram
 from edgefl.errors import EdgeflError, MethodError, RunError, ScenarioError, UnknownName
 
@@ -229,16 +229,40 @@ def test_what_a_scenario_lacks_is_said(
         export(step_of(VIT, **sections), tmp_path, **options)
 
 
-def test_executorch_missing_or_of_another_version_is_said_with_the_command(
-    step_of: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if there:
-        monkeypatch.setattr(training_programs, "VERSION", "0.0.1")
-    version = training_programs.VERSION
-    with pytest.raises(
-        RunError, match=rf"{version} is needed, and .* is installed: pip install executorch=={version} .*\[executorch\]"
-    ):
+@pytest.mark.skipif(there, reason="executorch is installed")
+def test_executorch_missing_is_said_with_the_command(step_of: Made, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"1\.5\.1 is needed, and none is .*: pip install executorch==1\.5\.1 .*orch\]"):
         export(step_of(VIT), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("1.4.0", "1.5.1 is needed, and 1.4.0 is installed: pip install"),
+        ("1.5.1", "can't be loaded beside torch 2.*_Z9"),
+    ],
+)
+def test_another_executorch_is_said(
+    step_of: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: str
+) -> None:
+    """A package of that version whose compiled part lacks a symbol, as one for another torch does."""
+    for file, text in {
+        f"executorch-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: executorch\nVersion: {version}\n",
+        "executorch/__init__.py": "",
+        "executorch/extension/__init__.py": "",
+        "executorch/extension/training.py": "raise ImportError('training.so: undefined symbol: _Z9')\n",
+    }.items():
+        (tmp_path / "site" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "executorch"]:
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        with pytest.raises(RunError, match=said):
+            export(step_of(VIT), tmp_path / "out")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "executorch"]:
+            del sys.modules[name]
 
 
 def test_options_go_with_the_forms_that_they_are_for(step_of: Made, tmp_path: Path) -> None:
