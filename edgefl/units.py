@@ -368,3 +368,9 @@ CarbonIntensity = Annotated[float, _validator(CARBON_INTENSITY.parse), _schema(C
 
 JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES), JOULES]
 ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE), SHARE]
+
+
+def show_interval(*factors: float) -> str:
+    """Intervals in words: ``x1.4 either way (80 %)``, or ``x1.4 to x2.3`` of unequal devices."""
+    ends = dict.fromkeys(f"x{factor:.2g}" for factor in (min(factors), max(factors)))
+    return f"{' to '.join(ends)} either way (80 %)"

@@ -2,20 +2,23 @@
 
     python tools/fit_rates.py           # writes profiles/processors/fitted.json and held_out.csv
     python tools/fit_rates.py --check   # exit code 1 if they aren't what would be written
-    python tools/fit_rates.py --choose  # the widths of the priors, by cross-validation within the fitted half
+    python tools/fit_rates.py --choose  # the widths of the priors, by fits that lack a row's source
 
 The seconds are those of ``edgefl.cost.step_seconds``.  The logarithm of each number (a share of the peak or of the
 bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain: all processors of a type, then the
 class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a prior,
 that of the type towards ``START``.  The priors are soft_l1, too: normal near zero, but not against a class that is
 unlike all others.  So a device with many rows has numbers of its own, and one without has those of its class.  At
-every link ``speed`` moves all shares together, since one or two rows tell no more of a device.
+every link ``speed`` moves all shares together, since one or two rows tell no more of a device.  Rows of one script (a
+source and its framework) are off together, so that its seconds have a factor of their own, drawn towards 1.  It is of
+the fit alone: what is written and what is predicted of rows that a fit lacks is without it.
 
 The loss of a row is soft_l1 of log(predicted / measured) / NOISE, weighted by 1 / sqrt(n) where n rows of seconds have
 its device and source: a table of 71 rows counts as eight.
 
-Which classes of operators share a number, and the widths of the priors, were chosen by cross-validation within the
-fitted half, leaving out a fifth of the models of each device, and one device (``--choose``).
+Which classes of operators share a number, and most widths of the priors, were chosen by cross-validation within the
+fitted half of 209 rows, leaving out a fifth of the models of each device, and one device.  ``--choose`` leaves out a
+source of all rows, by which the width of scripts was chosen.
 """
 
 from __future__ import annotations
@@ -29,8 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
-from math import exp, sqrt
+from math import exp
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -91,9 +93,8 @@ START_OF_CLASS: Mapping[str, Mapping[str, float]] = {"x86-cpu": {"convolution 1x
 products, 1x1 convolutions reach 51 and depthwise ones of 3 x 3 and 7 x 7 reach 5.6 (torch 2.13, measured here)."""
 
 NOISE = 0.1
-PRIOR_ROWS = 3
-"""Rows that the error of a device or class counts as beside its own, with that of what is farther away: of all rows of
-the type by a fit without the device, or the class.  So one row that happens to agree doesn't say that all would."""
+SHARE = 0.8
+"""Of the rows, counted by device and source, that lie within an interval."""
 LOSS = "sum over rows of soft_l1(log(predicted seconds / measured seconds) / 0.1) / sqrt(rows of its device and source)"
 TITLE = "Efficiencies of processors, fitted to published seconds of training steps; written by tools/fit_rates.py"
 
@@ -102,7 +103,8 @@ TITLE = "Efficiencies of processors, fitted to published seconds of training ste
 class Widths:
     """Widths of the priors of logarithms at each link, and of ``speed``; ``times`` multiplies those of fixed times.
 
-    Seconds of kernels, launches and loading depend on the computer beside the processor, too.
+    Seconds of kernels, launches and loading depend on the computer beside the processor, too.  ``script`` is the
+    width of the factor of a script; CPUs have none, since most of their classes have rows of one source.
     """
 
     type: float
@@ -111,26 +113,28 @@ class Widths:
     device: float
     speed: float
     times: float
+    script: float
 
 
 WIDTHS: Mapping[ProcessorType, Widths] = {
-    "cpu": Widths(1.4, 0.15, 0.1, 0.05, 0.05, 0.5),
-    "gpu": Widths(0.7, 0.1, 0.4, 0.2, 0.4, 2.0),
+    "cpu": Widths(1.4, 0.15, 0.1, 0.05, 0.05, 0.5, 1e-3),
+    "gpu": Widths(0.7, 0.1, 0.4, 0.2, 0.4, 2.0, 0.3),
 }
-"""What --choose found."""
 CANDIDATES: Mapping[str, tuple[float, ...]] = {
     "type": (0.35, 0.7, 1.4), "of_class": (0.1, 0.15, 0.3, 0.6), "runtime": (0.1, 0.2, 0.4),
     "device": (0.05, 0.1, 0.2), "speed": (0.05, 0.1, 0.2, 0.4), "times": (0.5, 1.0, 2.0, 4.0),
+    "script": (1e-3, 0.15, 0.3, 0.6),
 }  # fmt: skip
 """What --choose tries for each."""
 
 
 def chain(one: MeasuredQuantity) -> tuple[Node, ...]:
-    """The links whose summands make the numbers of a row, from the type down."""
+    """The links whose summands make the numbers of a row, from the type down, and its script."""
     hardware = one.device
     assert hardware.processor_class is not None
     type, of_class, runtime = hardware.processor.type, hardware.processor_class, one.row.software.key
-    return (type,), (type, of_class), (type, of_class, runtime), (type, of_class, runtime, hardware.name)
+    script = (type, "", "", one.row.software.name, source_of(one.row))
+    return (type,), (type, of_class), (type, of_class, runtime), (type, of_class, runtime, hardware.name), script
 
 
 @dataclass(frozen=True)
@@ -250,15 +254,20 @@ class Fit:
     summands: Mapping[Node, Floats]
 
     def numbers(self, links: Iterable[Node]) -> Floats:
-        """Logarithms of the numbers at the end of a chain; links that had no rows have no summand."""
+        """Logarithms of the numbers at the end of a chain; links that had no rows have no summand.
+
+        No share of the peak is above 1, which a factor of slow scripts could make of it.
+        """
         links, zero = list(links), np.zeros(len(START[self.type]) + 1)
         total = sum((self.summands.get(link, zero) for link in links), zero)
         of_class = links[1][1] if len(links) > 1 else None
-        return start(self.type, of_class) + total[:-1] + total[-1] * shares(self.type)
+        numbers = start(self.type, of_class) + total[:-1] + total[-1] * shares(self.type)
+        of_peak = np.array([name in GROUPS[self.type][0] for name in START[self.type]])
+        return np.where(of_peak, np.minimum(numbers, 0.0), numbers)
 
     def predicted(self, table: Table, of: Booleans) -> Floats:
-        """Predicted seconds of these rows."""
-        numbers = np.array([self.numbers(chain(one)) for one in table.rows])
+        """Predicted seconds of these rows, without the factors of their scripts."""
+        numbers = np.array([self.numbers(chain(one)[:-1]) for one in table.rows])
         return np.exp(table.log_seconds(numbers)[0][of])
 
 
@@ -289,8 +298,10 @@ def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
     links = np.array([[nodes[node] for node in of_row] for of_row in chains])
     own = (widths.type, widths.of_class, widths.runtime, widths.device)
     each = np.append(np.where(speed > 0, 1.0, widths.times), 0.0)
-    width = np.array([own[len(node) - 1] * each for node in nodes])
-    width[:, -1] = widths.speed
+    scripts = np.array([len(node) > len(own) for node in nodes])
+    width = np.array([own[min(len(node), len(own)) - 1] * each for node in nodes])
+    width[:, -1] = np.where(scripts, widths.script, widths.speed)
+    width[scripts, :-1] = 1e-3  # a script has a factor alone
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
     part = subset(table, of)
     weight, measured = np.sqrt(weights(part.rows)), table.measured[of]
@@ -298,14 +309,16 @@ def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
 
     def residuals(flat: Floats) -> Residuals:
         summands = flat.reshape(len(nodes), count + 1)
-        total = summands[links].sum(axis=1)
+        total = summands[links[:, :-1]].sum(axis=1)
         seconds, slope = part.log_seconds(starts + total[:, :-1] + total[:, -1:] * speed)
+        seconds = seconds + summands[links[:, -1], -1]
         slope = np.hstack([slope, slope @ speed[:, None]])
         residual, steep = softened((seconds - measured) / NOISE)
         own, own_steep = softened(flat / width.ravel())
         wide = np.zeros((len(residual), len(nodes), count + 1))
-        for depth in range(links.shape[1]):
+        for depth in range(links.shape[1] - 1):
             wide[np.arange(len(residual)), links[:, depth]] = (weight * steep / NOISE)[:, None] * slope
+        wide[np.arange(len(residual)), links[:, -1], -1] = weight * steep / NOISE
         return weight * residual, wide.reshape(len(residual), -1), own, own_steep / width.ravel()
 
     found = marquardt(residuals, np.zeros(width.size))
@@ -376,19 +389,10 @@ def unseen(table: Table, key: Callable[[MeasuredQuantity], str], widths: Widths 
 
 
 def crossed(table: Table, widths: Widths) -> float:
-    """The error of the fitted half, predicted by fits to other parts of that half.
-
-    It is the mean of |log(predicted / measured)|, with the weights of the loss, over two ways of leaving out: a fifth
-    of the models of each device by hash, and a device.
-    """
-    ways: tuple[Callable[[MeasuredQuantity], str], ...] = (
-        lambda one: str(sha256(f"{one.row.device} {one.row.model} fold".encode()).digest()[0] % 5),
-        UNSEEN["device"],
-    )
-    half = subset(table, np.array([one.row.half == "fitted" for one in table.rows]))
-    weight = weights(half.rows)
-    off = [np.abs(np.log(unseen(half, way, widths)) - half.measured) for way in ways]
-    return float(np.mean([weight @ each / weight.sum() for each in off]))
+    """The mean of |log(predicted / measured)| by fits without the row's source, each device and source counted once."""
+    weight = weights(table.rows) ** 2
+    off = np.abs(np.log(unseen(table, UNSEEN["source"], widths)) - table.measured)
+    return float(weight @ off / weight.sum())
 
 
 def choose(table: Table) -> None:
@@ -422,24 +426,44 @@ def efficiency(numbers: Floats, type: ProcessorType) -> dict[str, object]:
     return one | {name: value[name] for name in ("kernel", "launch", "loading", "sample") if name in value}
 
 
-def entries(table: Table, held_out: Mapping[str, Floats]) -> list[dict[str, object]]:
+def entries(table: Table) -> list[dict[str, object]]:
     """What is written of a type: itself, its classes, these with a runtime, and devices with a runtime."""
     shipped = fit(table, np.ones(len(table.rows), bool))
-    chains = [chain(one) for one in table.rows]
-    square = {by: (np.log(seconds) - table.measured) ** 2 for by, seconds in held_out.items()}
+    chains = [chain(one)[:-1] for one in table.rows]
     found: list[dict[str, object]] = []
     for node in sorted({node for links in chains for node in links}, key=lambda node: (len(node), node)):
         mine = [index for index, links in enumerate(chains) if links[len(node) - 1] == node]
-        by, farther = (("class", None), ("device", "class"), ("device", "class"), ("model", "device"))[len(node) - 1]
-        error = float(square[by][mine].mean())
-        if farther is not None:
-            error = (len(mine) * error + PRIOR_ROWS * float(square[farther].mean())) / (len(mine) + PRIOR_ROWS)
         links = chains[mine[0]][: len(node)]
         found.append({
             "of": node[{1: 0, 2: 1, 3: 1, 4: 3}[len(node)]], "runtime": node[2] if len(node) > 2 else None,
             "rows": len(mine), "devices": len({table.rows[index].row.device for index in mine}),
-            "error": rounded(exp(sqrt(error))), "efficiency": efficiency(shipped.numbers(links), table.type),
+            "efficiency": efficiency(shipped.numbers(links), table.type),
         })  # fmt: skip
+    return found
+
+
+def intervals(table: Table, predicted: Mapping[str, Floats]) -> list[dict[str, object]]:
+    """The intervals of a type, from the seconds that fits without a row's device and without its source predict.
+
+    Of a source with one device no row is seen without that device.
+    """
+    of_source: dict[str, set[str]] = {}
+    for one in table.rows:
+        of_source.setdefault(source_of(one.row), set()).add(one.row.device)
+    several = np.array([len(of_source[source_of(one.row)]) > 1 for one in table.rows])
+    loads = np.array([one.samples_loaded > 0 for one in table.rows])
+    found: list[dict[str, object]] = []
+    for loading in (None,) if table.type == "cpu" else (False, True):
+        for by, seen in (("device", True), ("source", False)):
+            of = (loads == loading if loading is not None else np.ones_like(loads)) & (several if seen else True)
+            rows = [one for one, used in zip(table.rows, of, strict=True) if used]
+            off = np.abs(np.log(predicted[by]) - table.measured)[of]
+            pairs = [(one.row.device, source_of(one.row)) for one in rows]
+            count, order = Counter(pairs), np.argsort(off)
+            inside = np.cumsum([1 / count[pairs[index]] for index in order])
+            half = off[order[np.searchsorted(inside, SHARE * inside[-1])]]
+            found.append({"of": table.type, "loading": loading, "seen": seen, "factor": rounded(exp(half)),
+                          "rows": len(rows), "pairs": len(count)})  # fmt: skip
     return found
 
 
@@ -449,7 +473,8 @@ def written(tables: Sequence[Table]) -> dict[str, str]:
     predicted = [{by: unseen(table, key) for by, key in UNSEEN.items()} for table in tables]
     content = {
         "title": TITLE, "loss": LOSS, "date": max(one.row.source.date for one in rows).isoformat(),
-        "entries": [entry for of, seconds in zip(tables, predicted, strict=True) for entry in entries(of, seconds)],
+        "intervals": [each for of, seconds in zip(tables, predicted, strict=True) for each in intervals(of, seconds)],
+        "entries": [entry for table in tables for entry in entries(table)],
     }  # fmt: skip
     seconds = np.hstack([np.stack(list(of_table.values())) for of_table in predicted]).T
     lines = [[*key_of(one.row), *(f"{each:.4g}" for each in of)] for one, of in zip(rows, seconds, strict=True)]

@@ -42,7 +42,7 @@ class ComputeCost:
     memory of a GPU's host, beside the peak.  ``reserved_memory_bytes`` are the least that a GPU's allocator must be
     able to reserve for the live storage; 0 for a CPU.
     ``operators`` is ``[n, 4]`` float64: FLOPs, bytes read and written, how often that operator runs in the round, and
-    its class (``OperatorClass``).
+    its class (``OperatorClass``).  ``more_kernels`` are those that run beside on a device without ``Processor.lists``.
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
     the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  In a part of which
     only some parameters train (adapters), it has those of each product once for every operand that a gradient reaches.
@@ -62,6 +62,7 @@ class ComputeCost:
     memory_assumed: bool = False
     host_memory_bytes: int = 0
     reserved_memory_bytes: int = 0
+    more_kernels: int = 0
 
     @property
     def tensor_bytes(self) -> int:
@@ -89,7 +90,7 @@ class ComputeCost:
 
     def seconds_by_class(self, device: Hardware) -> StepSeconds:
         """The same by class of operator."""
-        return step_seconds(self.operators, device, self.precision)
+        return step_seconds(self.operators, device, self.precision, self.more_kernels)
 
 
 def operator_table(operators: Mapping[tuple[int, int, int], int]) -> Floats:
@@ -106,7 +107,7 @@ def compute_cost(work: Description, source: Source, trace: StepTrace, without: s
     order = distinct(work)
     occurrences = Counter(order.index(p) for p in work.passes)
     operators: Counter[tuple[int, int, int]] = Counter()
-    forward = backward = 0
+    forward = backward = more_kernels = 0
     macs = per_sample = 0.0
     # The meter names a part by the first two components of a parameter name, or three for a block.
     components = [name.split(".") for name in work.trainable]
@@ -121,6 +122,7 @@ def compute_cost(work: Description, source: Source, trace: StepTrace, without: s
             times *= -(-sum(source.counts(pass_).values()) // work.accumulation)
         forward += times * step.forward_flops
         backward += times * step.backward_flops
+        more_kernels += times * step.more_kernels
         for operator, count in step.operators.items():
             operators[operator] += times * count
         step_macs = _convention_macs(step, trained if pass_.train and not once and not without_gradients(work) else ())
@@ -130,7 +132,7 @@ def compute_cost(work: Description, source: Source, trace: StepTrace, without: s
     table = operator_table(operators)
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision,
-        trace.live_memory_bytes, trace.assumed, trace.host_bytes, trace.reserved_bytes,
+        trace.live_memory_bytes, trace.assumed, trace.host_bytes, trace.reserved_bytes, more_kernels,
     )  # fmt: skip
 
 

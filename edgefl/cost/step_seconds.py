@@ -14,7 +14,7 @@ import numpy as np
 
 from edgefl.arrays import Floats
 from edgefl.devices.profile import Hardware
-from edgefl.operator_classes import OPERATOR_CLASSES
+from edgefl.operator_classes import OPERATOR_CLASSES, OperatorClass
 
 PRICED_BY = "by class of operator, watts by utilisation"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
@@ -37,24 +37,32 @@ class StepSeconds:
         return float(self.by_class.sum()) + self.waiting
 
 
-def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float32") -> StepSeconds:
-    """Seconds of ``operators`` `[n, 4]` (FLOPs, bytes, times, class) on this hardware."""
+def step_seconds(
+    operators: Floats, hardware: Hardware, precision: str = "float32", more_kernels: int = 0
+) -> StepSeconds:
+    """Seconds of ``operators`` `[n, 4]` (FLOPs, bytes, times, class) on this hardware.
+
+    ``more_kernels`` run beside them if its class has no operators on lists; their FLOPs and bytes are counted already.
+    """
     flops, moved, times, kinds = operators.T
     of_class = kinds.astype(np.intp)
     processor = hardware.processor
-    fixed = processor.launch * hardware.seconds_per_operator
+    fixed = processor.pace * processor.launch * hardware.seconds_per_operator
+    kernel = processor.pace * processor.kernel_seconds
     of_rate, of_bandwidth = processor.shares
-    arithmetic = flops / (hardware.rate(precision) * of_rate)[of_class]
-    memory = moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
+    arithmetic = processor.pace * flops / (hardware.rate(precision) * of_rate)[of_class]
+    memory = processor.pace * moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
     if processor.type == "cpu":
         each = arithmetic + memory + fixed
     elif processor.type == "gpu":
-        each = np.maximum(arithmetic, memory) + processor.kernel_seconds
+        each = np.maximum(arithmetic, memory) + kernel
     else:
         each = np.maximum(arithmetic, memory) + fixed
     by_class = np.bincount(of_class, each * times, len(OPERATOR_CLASSES)).astype(np.float64, copy=False)
+    beside = 0 if processor.lists else more_kernels
+    by_class[OperatorClass.OPTIMIZER] += beside * (kernel if processor.type == "gpu" else fixed)
     spent = float(by_class.sum())
     if processor.type != "gpu":
         return StepSeconds(by_class, 0.0, spent)
-    launches, busy = float(times.sum()) * fixed, float(np.maximum(arithmetic, memory) @ times)
+    launches, busy = (float(times.sum()) + beside) * fixed, float(np.maximum(arithmetic, memory) @ times)
     return StepSeconds(by_class, max(0.0, launches - spent), busy)

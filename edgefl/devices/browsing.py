@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -172,12 +172,13 @@ def _energy_figure_counts() -> Counter[str]:
 
 def rests_on(device: Device) -> RestsOn | None:
     """What the seconds of a device rest on; None for a profile that names no class of processors."""
-    if device.processor_class is None:
+    within = device.processor.within
+    if device.processor_class is None or within is None:
         return None
     entry = efficiency_of(device.processor_class, split_mode(device.name)[0])
     return RestsOn(
         processor=device.processor_class, of=entry.of, runtime=entry.runtime, rows=entry.rows, devices=entry.devices,
-        error=entry.error,
+        within=within,
     )  # fmt: skip
 
 
@@ -218,7 +219,8 @@ def _mean(amounts: Mapping[str, float | int], values: Mapping[str, float]) -> fl
     return sum(share * values[name] for name, share in _shares(amounts).items())
 
 
-def residual_factor(device: Device) -> float | None:
-    """By how much seconds are off on rows that a fit hasn't seen; None for a device without a class of processors."""
-    known = rests_on(device)
-    return None if known is None else known.error
+def seconds_within(names: Iterable[str]) -> dict[str, float]:
+    """``Processor.within`` of these devices, which are names of the library or files; others have none."""
+    asked = (name for name in dict.fromkeys(names) if is_file_name(name) or split_mode(name)[0] in device_names())
+    known = {name: load_device(name).processor.within for name in asked}
+    return {name: within for name, within in known.items() if within is not None}

@@ -60,6 +60,7 @@ class _Row(BaseModel):
     input: list[PositiveInt] = Field(min_length=1)
     classes: PositiveInt | None = None
     precision: Literal["float32", "tf32", "float16", "bfloat16"]
+    half: Literal["autocast", "model"] | None = None
     optimizer: str | None = Field(default=None, min_length=1)
     framework: str = Field(min_length=1)
     measured: Measured
@@ -97,7 +98,8 @@ class Measurement:
     ``library``; of a model of another library, ``architecture`` describes it.  ``input`` is the shape of one sample:
     channels, height and width of an image, or the number of tokens of a text.  With the precision ``tf32``, matrix
     multiplications and convolutions of float32 tensors round their inputs to 10 bits, the default of cuDNN on Ampere
-    and later; ``float16`` and ``bfloat16`` are autocast.  ``watts`` is the power while it was timed.  ``samples`` is
+    and later; ``float16`` and ``bfloat16`` are autocast, or with ``half_model`` the dtype of the whole model, whose
+    optimizer updates copies in float32 (apex, level O2).  ``watts`` is the power while it was timed.  ``samples`` is
     the number in an epoch.  ``includes`` lists what was measured beside the steps.  ``notes`` says what had to be
     assumed.  ``licence`` is that of the source, if the file says it.
     """
@@ -111,6 +113,7 @@ class Measurement:
     input: tuple[int, ...]
     classes: int | None
     precision: str
+    half_model: bool
     optimizer: str | None
     framework: str
     measured: Measured
@@ -154,10 +157,16 @@ class Measurement:
         """Whether attention was one operator: PyTorch has it since 2.0, TensorFlow and MNN multiply and normalise."""
         return self.software.name == "pytorch" and (self.software.version or (2, 0)) >= (2, 0)
 
-    @property
-    def updates_together(self) -> bool:
-        """Whether a GPU's optimizer updates all parameters in a few operators: PyTorch does so since 2.0."""
-        return self.software.name != "pytorch" or (self.software.version or (2, 0)) >= (2, 0)
+    def updates_together(self, lists: bool) -> bool:
+        """Whether a GPU's optimizer updates all parameters in a few operators.
+
+        Fused optimizers do, and NVIDIA's BertAdam doesn't.  Others of PyTorch do since 2.0 on processors with kernels
+        on ``lists`` of tensors.
+        """
+        name = (self.optimizer or "").partition(",")[0]
+        if self.software.name != "pytorch" or name.startswith("Fused"):
+            return True
+        return lists and name != "BertAdam" and (self.software.version or (2, 0)) >= (2, 0)
 
     @property
     def half(self) -> Half:
@@ -218,6 +227,8 @@ def _measurement(written: ProfileFile, i: int, licence: str | None) -> Measureme
         raise refuse("framework", f"must begin with a name, such as PyTorch 2.4, not {row.framework!r}")
     if row.library == "other" and row.architecture is None:
         raise refuse("library", f"{row.model!r} is of no library, so its architecture must be described")
+    if row.half is not None and row.precision not in ("float16", "bfloat16"):
+        raise refuse("half", f"{row.half} is of a half precision, float16 or bfloat16, not of {row.precision}")
     if row.measured == "seconds_per_epoch" and row.samples is None:
         raise refuse("measured", "seconds per epoch require samples, the number of samples in an epoch")
 
@@ -233,4 +244,5 @@ def _measurement(written: ProfileFile, i: int, licence: str | None) -> Measureme
     value = parse_positive("value", QUANTITIES[row.measured], row.value)
     watts = None if row.watts is None else parse_positive("watts", units.WATTS, row.watts)
     fields = dict(row) | {"input": tuple(row.input), "includes": tuple(row.includes)}
+    fields["half_model"] = fields.pop("half") == "model"
     return Measurement(**{**fields, "value": value, "watts": watts, "licence": licence})

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
+from edgefl import units
 from edgefl.arrays import Floats
 from edgefl.devices.written_facts import FactSource, library_folder, read_written
 from edgefl.errors import DeviceError, UnknownName
@@ -29,10 +30,15 @@ PYTORCH_NAME = "pytorch"
 
 
 class ProcessorClass(Fields):
-    """Devices whose processors reach like shares of their peaks; a GPU computes beside the core that launches."""
+    """Devices whose processors reach like shares of their peaks; a GPU computes beside the core that launches.
+
+    ``lists`` tells whether PyTorch has kernels on lists of tensors for it; without, an optimizer's foreach operators
+    run once for each tensor.
+    """
 
     about: str
     type: ProcessorType
+    lists: bool = True
 
 
 def _with_products(shares: Mapping[OperatorName, float]) -> Mapping[OperatorName, float]:
@@ -73,17 +79,30 @@ class FittedEfficiency(Fields):
     """The efficiency of a device, a class or a type of processor, and what it rests on.
 
     ``of`` names it; ``runtime`` is that of the rows (``pytorch 1.13``), None for the mean over all runtimes; ``rows``
-    are the published seconds of it, ``devices`` how many devices have them.  ``error`` is the factor
-    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts: for a device without the half
-    of its models that they are in, for a class without the device, for a type without the class.
+    are the published seconds of it, ``devices`` how many devices have them.
     """
 
     of: str
     runtime: str | None
     rows: int = Field(ge=0)
     devices: int = Field(ge=0)
-    error: PositiveFloat
     efficiency: Efficiency
+
+
+class Interval(Fields):
+    """The ``factor`` within which, either way, 80 % of published seconds lie of what fits without them predict.
+
+    ``of`` is the type of the processors and ``loading`` whether the rows include the loading of samples (None: some
+    do).  A fit lacks the row's device but has others of its source (``seen``), or lacks the source.  Each of the
+    ``pairs`` of device and source counts once, however many of the ``rows`` it has.
+    """
+
+    of: ProcessorType
+    loading: bool | None
+    seen: bool
+    factor: float = Field(gt=1)
+    rows: int = Field(gt=0)
+    pairs: int = Field(gt=0)
 
 
 class Fitted(Fields):
@@ -92,6 +111,7 @@ class Fitted(Fields):
     title: str
     loss: str
     date: datetime.date
+    intervals: tuple[Interval, ...]
     entries: tuple[FittedEfficiency, ...]
 
 
@@ -102,7 +122,9 @@ class Processor:
     ``arithmetic`` is by class of operator the rate of its FLOPs, as a share of the rate of products (inf: they take no
     time); ``memory`` the same of its bytes and the memory bandwidth.  ``kernel_seconds`` are those of each kernel of a
     GPU, ``launch`` multiplies the device's seconds per operator, and ``loading_seconds`` are those of each value that a
-    loader prepares, beside ``sample_seconds`` of each sample.
+    loader prepares, beside ``sample_seconds`` of each sample.  ``lists`` is that of its class.
+    80 % of published seconds lie ``within`` this factor, either way; None for rates that were fitted to none.
+    ``pace`` multiplies all seconds.
     """
 
     type: ProcessorType | Literal["roofline"]
@@ -112,6 +134,9 @@ class Processor:
     launch: float = 1.0
     loading_seconds: float = 0.0
     sample_seconds: float = 0.0
+    lists: bool = True
+    within: float | None = None
+    pace: float = 1.0
 
     @cached_property
     def shares(self) -> Floats:
@@ -123,7 +148,9 @@ ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OP
 """The processor of a profile that names none: operators of all classes reach its rates."""
 
 
-def processor_of(type: ProcessorType, efficiency: Efficiency) -> Processor:
+def processor_of(
+    type: ProcessorType, efficiency: Efficiency, *, lists: bool = True, within: float | None = None
+) -> Processor:
     """The processor with these efficiencies."""
     product = efficiency.arithmetic["product"]
     return Processor(
@@ -134,6 +161,8 @@ def processor_of(type: ProcessorType, efficiency: Efficiency) -> Processor:
         efficiency.launch,
         efficiency.loading,
         efficiency.sample,
+        lists,
+        within,
     )
 
 
@@ -189,20 +218,29 @@ def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTO
     raise AssertionError(f"fitted.json has no entry of {type}")  # tests hold the file to have one
 
 
+def interval_of(entry: FittedEfficiency, device: str, type: ProcessorType) -> float:
+    """The factor within which 80 % of a device's steps are predicted, either way, without the loading of samples.
+
+    A device with published seconds has that of sources which were seen.
+    """
+    asked = (type, None if type == "cpu" else False, entry.of == device)
+    return next(each.factor for each in load_fitted_rates().intervals if (each.of, each.loading, each.seen) == asked)
+
+
 def same_runtime(one: str | None, other: str) -> bool:
     """Whether two runtimes differ in their version at most: ``pytorch 1.13`` and ``pytorch 2.7``."""
     first, second = ([word for word in (name or "").split() if not word[0].isdigit()] for name in (one, other))
     return first == second
 
 
-def source_of(entry: FittedEfficiency, share: float, of: str) -> FactSource:
-    """The source of a rate that is ``share`` of a peak (``of``: its name in words)."""
+def source_of(entry: FittedEfficiency, share: float, of: str, within: float) -> FactSource:
+    """The source of a rate that is ``share`` of a peak (``of``: its name in words), with its interval."""
     rested = "no published seconds of its class" if not entry.rows else (
         f"{entry.rows} published rows of {entry.of}" + (f" with {entry.runtime}" if entry.runtime else "")
     )  # fmt: skip
     return FactSource(
         title="Efficiencies fitted to published seconds of training steps (tools/published.py)",
         date=load_fitted_rates().date,
-        quote=f"{share:.2g} of {of}, from {rested}; predictions of rows that a fit hasn't seen are off by a factor of "
-        f"{entry.error:.2f}.",
+        quote=f"{share:.2g} of {of}, from {rested}; rows that a fit hasn't seen take its seconds, "
+        f"{units.show_interval(within)}.",
     )

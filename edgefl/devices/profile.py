@@ -26,6 +26,7 @@ from edgefl.devices.processors import (
     Reduced,
     classes,
     efficiency_of,
+    interval_of,
     processor_of,
     processor_type,
     source_of,
@@ -524,17 +525,17 @@ def _by_class(
         peak = f"peak_{reduced}_flops_per_second"
         if peak in facts:
             rates[f"{reduced}_flops_per_second"] = peak, share * entry.efficiency.reduced.get(reduced, 1.0)
-    derived = {}
+    within, derived = interval_of(entry, split_mode(name)[0], processor_type(named)), {}
     for number, (peak, of_peak) in rates.items():
         if number not in facts:
             value = of_peak * facts[peak].value
-            said = source_of(entry, of_peak, peak)
-            derived[number] = Fact(value, value / entry.error, value * entry.error, FITTED, said)
+            said = source_of(entry, of_peak, peak, within)
+            derived[number] = Fact(value, value / within, value * within, FITTED, said)
     below = {peak: number for number, (peak, _) in rates.items() if number in derived}
     placed: dict[str, Fact] = {}
     for number, fact in facts.items():
         placed |= {number: fact} | ({below[number]: derived[below[number]]} if number in below else {})
-    return processor_of(processor_type(named), entry.efficiency), placed
+    return processor_of(processor_type(named), entry.efficiency, lists=classes()[named].lists, within=within), placed
 
 
 def _check_rates(written: ProfileFile, value: Mapping[str, float], faults: Faults) -> None:

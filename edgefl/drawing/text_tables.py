@@ -395,8 +395,13 @@ def _pieces(word: str, longest: int) -> Iterator[str]:
     yield word
 
 
-def print_at_most(console: Console, names: Sequence[str] | Maybe) -> None:
-    """Say which schedules may end their stages early, if an answer that predicts names some."""
+def print_bounds(console: Console, names: Sequence[str] | Maybe, within: Mapping[str, float] | Maybe) -> None:
+    """Say which schedules may end their stages early, if an answer that predicts names some, and how sure seconds are.
+
+    ``within`` are the intervals of devices.
+    """
+    if within:
+        console.print(Text(f"seconds: {units.show_interval(*within.values())}"))
     if names:
         ends = "ends its" if len(names) == 1 else "end their"
         told = f"{' and '.join(names)} {ends} stages by what a run learns: rounds and totals are at most these"

@@ -29,6 +29,10 @@ class Answer(Record):
         return None
 
 
+SecondsWithin = Annotated[Mapping[str, float], Keys("DEVICE")]
+"""By device the factor within which 80 % of its seconds are, either way."""
+
+
 class OfScenario(Answer):
     """The scenario that was asked about."""
 
@@ -37,6 +41,8 @@ class OfScenario(Answer):
     at_most: Sequence[str] | Maybe = UNSET
     """Schedules that may end their stages early, so that rounds and totals are at most those given; absent if there
     are none"""
+    seconds_within: SecondsWithin | Maybe = UNSET
+    """The factor within which 80 % of published seconds are predicted, either way, by devices that have one"""
 
 
 class OfKind(Record):

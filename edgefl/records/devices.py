@@ -70,8 +70,8 @@ class RestsOn(Record):
     """Published rows of seconds"""
     devices: int
     """Devices that the rows are of"""
-    error: float
-    """The factor exp(sqrt(mean(log(predicted / measured)²))) of rows that a fit without them predicts"""
+    within: float
+    """80 % of published rows lie within this factor, either way, of what a fit without them predicts"""
 
 
 class DeviceTypeRecord(Record):

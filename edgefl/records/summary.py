@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.answer import Answer
+from edgefl.records.answer import Answer, SecondsWithin
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
 from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
 from edgefl.records.run import BestRecord
@@ -151,6 +151,8 @@ class RunSummary(Record):
     """Virtual time at the end"""
     totals: RunTotals
     """Sums over all rounds"""
+    seconds_within: SecondsWithin
+    """The factor within which 80 % of published seconds are predicted, either way, by devices that have one"""
     stages: Sequence[PlayedStage]
     """The stages"""
     costs: Sequence[CostRow]

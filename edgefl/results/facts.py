@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from edgefl.devices.browsing import seconds_within
 from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
@@ -187,6 +188,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         trained=settings.training.mode == "real",
         virtual_seconds=rounds[-1].finished_virtual_seconds if rounds else 0.0,
         totals=_totals(rounds),
+        seconds_within=seconds_within(sorted({v.device for v in verdicts})),
         stages=_stages(rounds, verdicts),
         costs=_costs(clients),
         kinds={

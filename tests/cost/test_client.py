@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgefl.cost.predict import predict
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, amounts
+from edgefl.devices.processors import Processor
 from edgefl.operator_classes import OperatorClass
 from edgefl.work import Edit, Item, Payload, Work
 
@@ -139,6 +141,23 @@ def test_roofline_seconds_of_a_profile_without_a_processor() -> None:
     assert cost.seconds(DEVICE) == pytest.approx(3 * 2 + 2 + 3 * 1e-5)
     assert cost.seconds(replace(DEVICE, flops_per_second=6e9)) == pytest.approx(0.5 * 2 + 2 + 3e-5)
     assert ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 4))).seconds(DEVICE) == 0
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"name": "adamw"}])
+def test_a_gpu_without_kernels_on_lists_runs_foreach_operators_once_for_each_tensor(settings: dict[str, Any]) -> None:
+    def of_optimizer(implementation: str) -> ComputeCost:
+        optimizer = {"name": "sgd", "lr": 1e-2, "implementation": implementation, **settings}
+        return computed(make_work(optimizer=optimizer), Toy(16))
+
+    lists, loop = of_optimizer("foreach"), of_optimizer("for-loop")
+    assert lists.more_kernels > 0 == loop.more_kernels
+    has = replace(DEVICE, processor=Processor("gpu", (1.0,) * 10, (1.0,) * 10, kernel_seconds=1e-3))
+    lacks = replace(DEVICE, processor=replace(has.processor, lists=False))
+    assert loop.seconds(lacks) == loop.seconds(has)
+    # kernels, the fixed time of which is most: as many as of a loop over tensors
+    kernels = loop.operators[:, 2].sum()
+    assert lists.seconds(lacks) - lists.seconds(has) == pytest.approx(1e-3 * lists.more_kernels)
+    assert lists.operators[:, 2].sum() + lists.more_kernels == kernels
 
 
 MODEL = Payload("model", (Item("a", (1000,), "float32", "k/a"),))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgefl.devices import load_device, with_runtime
-from edgefl.devices.browsing import residual_factor
+from edgefl.devices.browsing import seconds_within
 from edgefl.devices.processors import classes, efficiency_of, load_fitted_rates, same_runtime
 from edgefl.devices.profile import in_runtime
 from edgefl.errors import UnknownName
@@ -71,13 +71,20 @@ overhead_bytes: {value: 20 MB, range: 10..30 MB, confidence: estimated, source: 
     assert (other.flops_per_second, other.processor) == (nano.flops_per_second, nano.processor)
 
 
-def test_residuals_are_those_of_the_entry_and_rows_of_others_stand_in_for_few() -> None:
-    rows = {(entry.of, entry.runtime): entry for entry in load_fitted_rates().entries}
-    assert residual_factor(load_device("raspberry-pi-4-2gb")) == rows["cortex-a72", "pytorch 1.13"].error
-    assert residual_factor(load_device("server-h200")) == rows["server-h200", "pytorch 2.13"].error
-    assert residual_factor(load_device("phone-mid")) == rows["cpu", None].error
-    single = [entry.error for entry in load_fitted_rates().entries if entry.rows == 1]
-    assert len(single) > 5 and min(single) > 1.1  # a row that agrees by chance
+def test_a_device_with_rows_has_the_interval_of_sources_that_were_seen() -> None:
+    known = {(each.of, each.loading, each.seen): each.factor for each in load_fitted_rates().intervals}
+    assert len(known) == 6
+    # a CPU's rows have loading or not, and a GPU is asked without it
+    seen = {"raspberry-pi-4-8gb": ("cpu", None), "server-h200": ("gpu", False), "macbook-air-m1": ("gpu", False)}
+    unseen = {"raspberry-pi-4-2gb": ("cpu", None), "phone-mid": ("cpu", None), "jetson-tx2-8gb": ("gpu", False)}
+    expected = {name: known[*of, True] for name, of in seen.items()}
+    expected |= {name: known[*of, False] for name, of in unseen.items()}
+    assert seconds_within(expected) == expected
+    for of, loading in (("cpu", None), ("gpu", False), ("gpu", True)):
+        assert 1 < known[of, loading, True] < known[of, loading, False]
+    fact = load_device("server-h200").facts["flops_per_second"]
+    assert (fact.value / fact.low, fact.high / fact.value) == pytest.approx((known["gpu", False, True],) * 2)
+    assert f"x{known['gpu', False, True]:.2g} either way (80 %)" in fact.source.quote
 
 
 def test_every_class_that_was_fitted_is_one_of_the_library() -> None:

@@ -143,7 +143,7 @@ def measured_quantities(rows: Iterable[Measurement]) -> list[MeasuredQuantity]:
         try:
             if row.measured == "energy" and row.samples is None:
                 raise EdgeflError("the energy is of an epoch, and its samples aren't said")
-            cost = step_cost(row, gpu=device.processor.type == "gpu")
+            cost = step_cost(row, gpu=device.processor.type == "gpu", lists=device.processor.lists)
         except EdgeflError as error:
             reason = str(error)
         quantities: list[str] = ["seconds" if row.seconds_per_step is not None else row.measured]

@@ -30,7 +30,7 @@ from edgefl.work import CUDA_ROUNDING, METERED, Meter, StepTrace, digest
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OPTIMIZERS = {
     "SGD": torch.optim.SGD, "MuSGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW,
-    "BertAdam": torch.optim.AdamW, "Adadelta": torch.optim.Adadelta,
+    "BertAdam": torch.optim.AdamW, "FusedAdam": torch.optim.AdamW, "Adadelta": torch.optim.Adadelta,
 }  # fmt: skip
 """By the first word of ``Measurement.optimizer``; a measurement that doesn't say it counts as SGD with momentum."""
 
@@ -44,23 +44,24 @@ INCEPTION_SIZE = 299
 _COSTS: dict[tuple[object, ...], ComputeCost] = {}
 
 
-def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
+def step_cost(row: Measurement, *, gpu: bool, lists: bool = True) -> ComputeCost:
     """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
 
-    On a GPU the optimizer updates all parameters in a few operators where the row's software does, and memory is
-    rounded as its allocator does.  Attention is one operator where the row's software has it, and products and a
-    softmax elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
+    On a GPU the optimizer updates all parameters in a few operators where the row's software and the class of its
+    processor (``lists``) have them, and memory is rounded as its allocator does.  Attention is one operator where the
+    row's software has it, and products and a softmax elsewhere.  A network of no library has the cost that
+    ``profiles/measurements/costs.json`` states.
     Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
     """
     r = row
     key = (
-        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention,
-        r.updates_together, gpu,
+        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.half_model, r.optimizer,
+        r.fuses_attention, r.updates_together(lists), gpu,
     )  # fmt: skip
     if key not in _COSTS:
         stated = [step for step in stated_steps() if step.model == r.model]
         _COSTS[key] = (
-            _stated_cost(row, gpu, stated) if r.library == "other" and stated else _predicted_cost(row, gpu, key)
+            _stated_cost(row, gpu, stated) if r.library == "other" and stated else _predicted_cost(row, gpu, lists, key)
         )
     return _COSTS[key]
 
@@ -107,13 +108,13 @@ def _stated_cost(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Co
     raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
 
 
-def _predicted_cost(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeCost:
+def _predicted_cost(row: Measurement, gpu: bool, lists: bool, key: tuple[object, ...]) -> ComputeCost:
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
-    code = package_digest("edgefl", (*ROOMS, "commands/devices"))
+    code = package_digest("edgefl", ROOMS)
     folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
     trace = recall(folder, name, partial(from_data, StepTrace), "costs")
     if trace is None:
-        trace = _trace(row, gpu)
+        trace = _trace(row, gpu, lists)
         remember(folder, name, to_data(trace))
     step = trace.steps[0, "all"]
     return ComputeCost(
@@ -122,12 +123,15 @@ def _predicted_cost(row: Measurement, gpu: bool, key: tuple[object, ...]) -> Com
     )  # fmt: skip
 
 
-def _trace(row: Measurement, gpu: bool) -> StepTrace:
+def _trace(row: Measurement, gpu: bool, lists: bool) -> StepTrace:
     with torch.device("meta"):
         built = network(row)
     mode = PredictionMode()
     with mode:
-        module = replace_tensors(built.module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
+        half = AUTOCAST[row.precision] if row.half_model else None
+        module = replace_tensors(
+            built.module, lambda old: torch.empty(old.shape, dtype=(old.is_floating_point() and half) or old.dtype)
+        ).train()
     trained = [p for n, p in module.named_parameters() if p.requires_grad and _is_trainable(row, built, n)]
     for parameter in module.parameters():
         parameter.requires_grad_(any(parameter is p for p in trained))
@@ -137,12 +141,14 @@ def _trace(row: Measurement, gpu: bool) -> StepTrace:
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients"))
     with torch.random.fork_rng([]), mode:
-        optimizer = _optimizer(row, trained, gpu)
+        masters = [nn.Parameter(p.detach().float()) for p in trained] if row.half_model else trained
+        meter.adopt(masters, "parameters")
+        optimizer = _optimizer(row, masters, gpu and row.updates_together(lists))
         for _ in range(METERED):
             batch = built.batch()
             meter.adopt(batch.values(), "inputs")
             with meter.step(0, "all"):
-                _step(row, built, module, optimizer, meter, batch)
+                _step(row, built, module, optimizer, meter, batch, trained)
     return meter.trace()
 
 
@@ -153,31 +159,44 @@ def _step(
     optimizer: torch.optim.Optimizer,
     meter: Meter,
     batch: dict[str, torch.Tensor],
+    trained: list[nn.Parameter],
 ) -> None:
+    """One step; of a model in half precision the optimizer's parameters are copies of ``trained`` in float32."""
     meter.enter("forward")
-    half = AUTOCAST.get(row.precision)
+    half = None if row.half_model else AUTOCAST.get(row.precision)
     with torch.autocast("cpu", dtype=half, enabled=half is not None):
         loss = built.loss(module, batch)
     meter.enter("backward")
     loss.backward()
     meter.enter("optimizer")
+    masters = optimizer.param_groups[0]["params"]
+    if row.half_model:
+        for master in masters:
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+        gradients = [[each.grad for each in of if each.grad is not None] for of in (masters, trained)]
+        torch._foreach_copy_(*gradients)
     optimizer.step()
+    if row.half_model:
+        with torch.no_grad():
+            torch._foreach_copy_(list[Tensor](trained), masters)
     for state in optimizer.state.values():
         meter.adopt([t for t in state.values() if isinstance(t, torch.Tensor)], "optimizer")
-    optimizer.zero_grad()
+    for parameter in trained:
+        parameter.grad = None
 
 
 def _is_trainable(row: Measurement, built: PublishedNetwork, name: str) -> bool:
     return row.trained == "all" or name.startswith(built.last)
 
 
-def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torch.optim.Optimizer:
+def _optimizer(row: Measurement, trained: list[nn.Parameter], together: bool) -> torch.optim.Optimizer:
     said = row.optimizer or "SGD, momentum 0.9"
     name, _, rest = said.partition(",")
     if name not in OPTIMIZERS:
         raise UnknownName("optimizer", name, sorted(OPTIMIZERS))
-    momentum = {"momentum": 0.9} if "momentum" in rest else {}
-    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu and row.updates_together, **momentum)
+    more = {"momentum": 0.9} if "momentum" in rest else {}
+    more |= {"fused": True} if name.startswith("Fused") else {"foreach": together}
+    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, **more)
     return made
 
 
@@ -270,19 +289,77 @@ def _mlp(row: Measurement) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
 
 
+def _mnn_alexnet(row: Measurement) -> nn.Module:
+    pool, relu = nn.MaxPool2d(3, 2), nn.ReLU()
+    first = nn.Conv2d(3, 96, 11, 4), relu, pool, nn.Conv2d(96, 256, 5, padding=2), relu, pool
+    shapes = ((256, 384), (384, 384), (384, 256))
+    last = [layer for i, o in shapes for layer in (nn.Conv2d(i, o, 3, padding=1), relu)][:-1]
+    dense = nn.Linear(6400, 4096), relu, nn.Dropout(), relu, nn.Dropout(), nn.Linear(4096, 10)
+    return nn.Sequential(*first, *last, pool, nn.Flatten(), *dense)
+
+
+class Branches(nn.Module):
+    """Layers that read the same image, whose outputs lie one behind the other."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """`[batch, channels, height, width]`, with the channels of all branches."""
+        return torch.cat([branch(image) for branch in self.branches], dim=1)
+
+
+def _mnn_squeezenet(row: Measurement) -> nn.Module:
+    def fire(inner: int, squeezed: int, wide: int) -> nn.Module:
+        both = Branches(nn.Conv2d(squeezed, wide, 1), nn.Conv2d(squeezed, wide, 3, padding=1))
+        return nn.Sequential(nn.Conv2d(inner, squeezed, 1), both)
+
+    pool = nn.MaxPool2d(3, 2, 1)
+    shapes = ((96, 16, 64), (128, 16, 64), (128, 32, 128), (256, 32, 128), (256, 48, 192), (384, 48, 192),
+              (384, 64, 256), (512, 64, 256))  # fmt: skip
+    fires = [fire(*shape) for shape in shapes]
+    layers = nn.Conv2d(3, 96, 7, 2, 3), pool, *fires[:3], pool, *fires[3:7], pool, fires[7], nn.Conv2d(512, 10, 1, 2)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def _mnn_googlenet(row: Measurement) -> nn.Module:
+    def inception(inner: int, one: int, less3: int, three: int, less5: int, five: int, pooled: int) -> nn.Module:
+        return Branches(
+            nn.Conv2d(inner, one, 1),
+            nn.Sequential(nn.Conv2d(inner, less3, 1), nn.Conv2d(less3, three, 3, padding=1)),
+            nn.Sequential(nn.Conv2d(inner, less5, 1), nn.Conv2d(less5, five, 5, padding=2)),
+            nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(inner, pooled, 1)),
+        )
+
+    pool = nn.MaxPool2d(3, 2, 1)
+    shapes = (
+        (192, 64, 96, 128, 16, 32, 32), (256, 128, 128, 192, 32, 96, 64), (480, 192, 96, 208, 16, 48, 64),
+        (512, 160, 112, 224, 24, 64, 64), (512, 128, 128, 256, 24, 64, 64), (512, 112, 144, 288, 32, 64, 64),
+        (528, 256, 160, 320, 32, 128, 128), (832, 256, 160, 320, 32, 128, 128), (832, 384, 192, 384, 48, 128, 128),
+    )  # fmt: skip
+    blocks = [inception(*shape) for shape in shapes]
+    stem = nn.Conv2d(3, 64, 7, 2, 3), pool, nn.Conv2d(64, 192, 3, 2, 1), pool
+    last = nn.AdaptiveAvgPool2d(1), nn.Conv2d(1024, 10, 1, 2), nn.Flatten()
+    return nn.Sequential(*stem, *blocks[:2], pool, *blocks[2:7], pool, *blocks[7:], *last)
+
+
 OTHERS: dict[str, Callable[[Measurement], Any]] = {
     "resnet18-cifar": _resnet_for_32, "resnet50-cifar": _resnet_for_32, "resnet50-v1": _resnet_v1,
     "shufflenet_v2_x1_0-cifar": _shufflenet_for_32, "lenet5": _lenet, "mlp-784-256-128-64-10": _mlp,
     "googlenet-plain": partial(_of_torchvision, aux_logits=False),
+    "mnn-alexnet": _mnn_alexnet, "mnn-squeezenet": _mnn_squeezenet, "mnn-googlenet": _mnn_googlenet,
 }  # fmt: skip
-"""Networks of no library: those of torchvision with changes, and two short ones.
+"""Networks of no library: those of torchvision with changes, two short ones, and those of MNN's tools/train.
 
-GoogLeNet without its auxiliary heads is that of runtimes that have none (MNN).
+GoogLeNet without its auxiliary heads is that of runtimes that have none.  MNN's have no activations between most
+layers.  Options of a convolution stay until they are reset, so some later convolutions have the stride of the first.
 """
 
 
 def _images(row: Measurement) -> Callable[[], dict[str, Tensor]]:
-    return lambda: {"image": torch.empty(row.batch, *row.input), "label": torch.empty(row.batch, dtype=torch.long)}
+    dtype, shape = AUTOCAST[row.precision] if row.half_model else torch.float32, (row.batch, *row.input)
+    return lambda: {"image": torch.empty(shape, dtype=dtype), "label": torch.empty(row.batch, dtype=torch.long)}
 
 
 def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:

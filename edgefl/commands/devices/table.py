@@ -122,11 +122,9 @@ METERLESS = "joules: never held against a meter"
 
 
 def _rests_on(known: RestsOn) -> str:
-    if not known.rows:
-        return f"seconds: mean of all {known.of.upper()}s, no published rows of {known.processor}"
     runtime = f" with {known.runtime}" if known.runtime else ""
     rows = f"{known.rows} published rows of {known.of}{runtime}"
-    return f"seconds: {rows}; rows that a fit hasn't seen are off by a factor of {known.error:.2f}"
+    return f"seconds: {units.show_interval(known.within)}, by {rows}"
 
 
 def _print_fleet(console: Console, fleet: FleetSheet) -> None:

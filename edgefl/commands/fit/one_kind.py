@@ -24,6 +24,7 @@ from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import FitSearch, worst
 from edgefl.devices import free_memory_range, runtime_range
+from edgefl.devices.browsing import seconds_within
 from edgefl.planning.eligibility import Verdict, memory_limit
 from edgefl.planning.subjects import largest
 from edgefl.records.record import UNSET, Maybe
@@ -47,6 +48,7 @@ def fit_of(question: FitQuestion, allowances: Mapping[str, Allowance], kinds: Ma
     return Fit(
         scenario=scenario.name,
         at_most=at_most([scenario]) or UNSET,
+        seconds_within=seconds_within([device.name]) or UNSET,
         device=device.name,
         link=question.link.name,
         runtime=runtime_range(device, scenario.fleet.runtime),

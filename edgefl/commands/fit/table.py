@@ -12,7 +12,7 @@ from edgefl import units
 from edgefl.commands.fit.answer import Fit, FitCandidate, KindFit, ScenarioChange, StageFit, Tightest
 from edgefl.devices import show_overhead
 from edgefl.devices.budgets import budget_named
-from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_at_most, print_section, screen
+from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_bounds, print_section, screen
 from edgefl.records.record import UNSET
 
 
@@ -30,7 +30,7 @@ def print_fit(result: Fit, console: Console | None = None) -> None:
     print_section(console, "Budgets of a round", table, _free_memory(result))
     for kind in result.kinds.values():
         _print_kind(console, result, kind)
-    print_at_most(console, result.at_most)
+    print_bounds(console, result.at_most, result.seconds_within)
 
 
 def _free_memory(result: Fit) -> str:

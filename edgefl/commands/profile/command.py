@@ -102,6 +102,7 @@ def profile(
     from edgefl.commands.profile.peak_moment import trace_peak
     from edgefl.commands.profile.profile_options import ProfileOptions
     from edgefl.commands.profile.timeline_chart import memory_timeline
+    from edgefl.devices.browsing import seconds_within
     from edgefl.drawing.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.planning.subjects import check_stage_and_kind
     from edgefl.records.record import UNSET
@@ -123,9 +124,12 @@ def profile(
         for index, (label, other) in enumerate(others.items()):
             on_progress("combination", {"label": label, "index": index, "of": len(others)})
             parts[label] = tables_of(other, wanted, on_progress, label)
+    asked = [whole, *(each for _, each in combinations)]
+    named = [device] if device else dict.fromkeys(name for each in asked for name in each.fleet.devices)
     result = Profile(
         scenario=whole.name,
-        at_most=at_most([whole, *(each for _, each in combinations)]) or UNSET,
+        at_most=at_most(asked) or UNSET,
+        seconds_within=seconds_within(named) or UNSET,
         **{table.name: getattr(own, table.name) for table in fields(Tables)},
         combinations=parts if whole.compare else UNSET,
         refused=refused or UNSET,

@@ -24,7 +24,7 @@ from edgefl.drawing.text_tables import (
     mib,
     new_table,
     percent,
-    print_at_most,
+    print_bounds,
     print_section,
     print_table,
     screen,
@@ -76,7 +76,7 @@ def print_detail(result: Profile, console: Console | None = None) -> None:
         _print_client_evaluation(console, profile.client_evaluation_rows)
         _print_rounds(console, profile)
         _print_totals(console, profile.totals)
-    print_at_most(console, result.at_most)
+    print_bounds(console, result.at_most, result.seconds_within)
     print_refused(console, result.refused)
 
 
@@ -288,7 +288,7 @@ def _print_opening(console: Console, result: Profile) -> None:
         _print_stages(console, rows)
     for line in [_process(rows), *_notes(rows)]:
         console.print(Text(line))
-    print_at_most(console, result.at_most)
+    print_bounds(console, result.at_most, result.seconds_within)
     print_refused(console, result.refused)
     console.print(Text("--full: memory by part, traffic, server, totals; --clients: every client of the fleet"))
 

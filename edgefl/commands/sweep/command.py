@@ -120,6 +120,7 @@ def sweep(
     from edgefl.commands.sweep.priced_rows import price_fleet, refused_rows
     from edgefl.commands.sweep.stored_rows import SweepRows
     from edgefl.commands.sweep.sweep_grid import MOST_COMPARED, check_trainable, sweep_grid_of
+    from edgefl.devices.browsing import seconds_within
     from edgefl.records.record import UNSET
     from edgefl.scenario.axes import MOST_COMBINATIONS
     from edgefl.setup.compose import at_most, scenario_of
@@ -163,9 +164,12 @@ def sweep(
     else:
         fleet = price_fleet(space, refused, store, part, train, sensitivity, jobs or 1, address, on_progress)
     runnable = [variant for label, variant in space.cells if label not in refused]
+    checked = [row.device for check in checks.values() for row in check.rows]
+    priced = checked or [name for variant in runnable for name in variant.fleet.devices]
     result = Sweep(
         scenario=space.name,
         at_most=(fleet.is_whole and at_most(runnable)) or UNSET,
+        seconds_within=seconds_within(priced) or UNSET,
         axes=list(space.paths),
         rows=fleet.rows,
         frontier=frontiers([row for row in fleet.rows if not row.refused]) if fleet.is_whole else {},

@@ -20,7 +20,6 @@ from edgefl.commands.sweep.answer import Change, ChangedOrder, FigureOrder, Flip
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scale_fleet
 from edgefl.devices import Device, FleetOptions, Link
-from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
 from edgefl.planning.workload import Workload, stage_eligibility
 from edgefl.records.record import UNSET
@@ -101,7 +100,7 @@ def errors_of(text: str, profiles: Mapping[str, Device | Link]) -> Errors:
     """
     if text.strip() != RESIDUALS:
         return Errors(factor_of(text))
-    known = {name: residual_factor(device) for name, device in profiles.items() if isinstance(device, Device)}
+    known = {name: each.processor.within for name, each in profiles.items() if isinstance(each, Device)}
     return Errors(UNKNOWN, {name: factor for name, factor in known.items() if factor is not None})
 
 

@@ -31,7 +31,7 @@ from edgefl.drawing.text_tables import (
     new_table,
     or_dash,
     percent,
-    print_at_most,
+    print_bounds,
     print_section,
     refusals,
     score,
@@ -76,7 +76,7 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
         _print_totals(console, rows)
         if len(rows) > 1:
             _print_ratios(console, rows)
-    print_at_most(console, result.at_most)
+    print_bounds(console, result.at_most, result.seconds_within)
     if full and rows:
         _print_energy_total(console, rows)
         _print_excluded(console, rows)

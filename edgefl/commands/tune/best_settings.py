@@ -8,6 +8,7 @@ from statistics import stdev
 from edgefl.commands.tune.answer import AtEdge, BestSettings, RefusedTrial, SearchedField, TunedTrial, Tuning
 from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.trial_store import StoredTrial
+from edgefl.devices.browsing import seconds_within
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import metric_value
@@ -37,6 +38,7 @@ def answer_of(search: TuneSearch) -> Tuning:
     return Tuning(
         scenario=task.base.name,
         at_most=at_most([task.base]) or UNSET,
+        seconds_within=seconds_within(task.base.fleet.devices) or UNSET,
         folder=str(search.store.folder),
         metric=task.metric,
         split=SPLIT,

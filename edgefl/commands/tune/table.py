@@ -15,7 +15,7 @@ from edgefl.drawing.text_tables import (
     NOTHING,
     new_table,
     percent,
-    print_at_most,
+    print_bounds,
     print_section,
     screen,
     title_of,
@@ -38,7 +38,7 @@ def print_tuning(result: Tuning, console: Console | None = None) -> None:
     _print_trials(console, result, metric)
     _print_refused(console, result)
     _print_spent(console, result)
-    print_at_most(console, result.at_most)
+    print_bounds(console, result.at_most, result.seconds_within)
 
 
 def _print_best(console: Console, result: Tuning, metric: str) -> None:

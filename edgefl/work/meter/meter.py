@@ -424,6 +424,8 @@ class Meter(_Mode):
             touched = sum(t.numel() * t.element_size() for t in tensors.values())
         of_class = OperatorClass.OPTIMIZER if self._phase == "optimizer" else class_of(packet, args)
         self._step.operators[flops, touched, of_class] += 1
+        if isinstance(args[0] if args else None, list | tuple) and str(packet).startswith("aten._foreach_"):
+            self._step.more_kernels += len(args[0]) - 1
 
     def trace(self) -> StepTrace:
         """The peak and the step costs so far, and the calls whose scratch could move the peak."""

@@ -53,7 +53,8 @@ class StepCost:
     FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
     fvcore's convention (LayerNorm 5 per element); ``gradient_macs`` are the backward MACs of the parts that train in
     part (adapters beside frozen weights), of each product once for every operand that a gradient reaches; ``operators``
-    counts equal triples (FLOPs, bytes touched, class of operator).
+    counts equal triples (FLOPs, bytes touched, class of operator).  ``more_kernels`` is how many operators more there
+    are where foreach operators run once for each tensor of their lists.
     """
 
     forward_flops: int = 0
@@ -61,6 +62,7 @@ class StepCost:
     macs: Counter[str] = field(default_factory=Counter)
     operators: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     gradient_macs: Counter[str] = field(default_factory=Counter)
+    more_kernels: int = 0
 
 
 @dataclass(frozen=True)

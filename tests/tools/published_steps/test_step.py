@@ -76,6 +76,45 @@ def test_lenet_and_the_mlp_have_the_flops_of_their_layers() -> None:
         assert sum(p.numel() for p in network(row).module.parameters()) == sum(layers) // 2 + 10
 
 
+def test_networks_of_mnn_have_the_flops_of_their_source() -> None:
+    """Sums over the layers of tools/train/source/models, with the strides that an option keeps until it is reset."""
+    alexnet = [54**2 * 96 * 3 * 121, 26**2 * 256 * 96 * 25, *(12**2 * 9 * p for p in (256 * 384, 384**2, 384 * 256))]
+    row, cost = a_step("mnn-alexnet")
+    assert cost.forward_flops == 2 * row.batch * (sum(alexnet) + 256 * 5 * 5 * 4096 + 4096 * 10)
+    fires = ((56, 96, 16, 64), (56, 128, 16, 64), (56, 128, 32, 128), (28, 256, 32, 128), (28, 256, 48, 192),
+             (28, 384, 48, 192), (28, 384, 64, 256), (14, 512, 64, 256))  # fmt: skip
+    inside = sum(side**2 * squeezed * (inner + 10 * wide) for side, inner, squeezed, wide in fires)
+    row, cost = a_step("mnn-squeezenet")
+    assert cost.forward_flops == 2 * row.batch * (112**2 * 96 * 3 * 49 + inside + 7**2 * 512 * 10)
+    inceptions = (
+        (14, 192, 64, 96, 128, 16, 32, 32), (14, 256, 128, 128, 192, 32, 96, 64), (7, 480, 192, 96, 208, 16, 48, 64),
+        (7, 512, 160, 112, 224, 24, 64, 64), (7, 512, 128, 128, 256, 24, 64, 64), (7, 512, 112, 144, 288, 32, 64, 64),
+        (7, 528, 256, 160, 320, 32, 128, 128), (4, 832, 256, 160, 320, 32, 128, 128),
+        (4, 832, 384, 192, 384, 48, 128, 128),
+    )  # fmt: skip
+    inside = sum(s**2 * (i * (a + b + d + f) + 9 * b * c + 25 * d * e) for s, i, a, b, c, d, e, f in inceptions)
+    row, cost = a_step("mnn-googlenet")
+    assert cost.forward_flops == 2 * row.batch * (112**2 * 64 * 3 * 49 + 28**2 * 192 * 64 * 9 + inside + 1024 * 10)
+
+
+def test_a_model_in_half_precision_has_float32_copies_which_one_kernel_updates() -> None:
+    row = replace(next(row for row in measurements() if row.model == "lenet5"), batch=2, framework="PyTorch 1.13")
+    half = replace(row, precision="float16", half_model=True, optimizer="FusedAdam")
+    whole, cost = step_cost(row, gpu=False), step_cost(half, gpu=False)
+    assert cost.forward_flops == whole.forward_flops
+    assert (whole.memory_bytes["parameters"], cost.memory_bytes["parameters"]) == (4 * 61_706, 6 * 61_706)
+    assert of_class(cost, OperatorClass.CONVOLUTION)[1] == of_class(whole, OperatorClass.CONVOLUTION)[1] / 2
+    kernels = [each.operators[each.operators[:, 3] == OperatorClass.OPTIMIZER, 2].sum() for each in (whole, cost)]
+    assert kernels == [8 * 10, 4]  # of ten parameters; on lists two copies, the count of steps, and the update
+
+
+def test_without_kernels_on_lists_an_optimizer_updates_one_tensor_after_the_other() -> None:
+    row = replace(next(row for row in measurements() if row.model == "lenet5"), batch=2, framework="PyTorch 2.4")
+    has, lacks = (step_cost(row, gpu=True, lists=lists).operators for lists in (True, False))
+    old = step_cost(replace(row, framework="PyTorch 1.13"), gpu=True).operators
+    assert lacks.tolist() == old.tolist() and has[:, 2].sum() < lacks[:, 2].sum() - 50
+
+
 def test_the_first_resnet_computes_less_than_the_later_one() -> None:
     """3.86 and 4.09 billion multiplications a picture, as published; both have the same weights."""
     row, cost = a_step("resnet50-v1")
