@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +20,7 @@ from edgefl.devices.budgets import BUDGETS, budget_named, field_of
 from edgefl.devices.carbon import Carbon
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
-from edgefl.devices.profile import Device, Link, load_device, load_link
+from edgefl.devices.profile import Device, Link, load_device, load_link, split_mode
 from edgefl.devices.relays import Relays
 from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
@@ -37,7 +38,7 @@ class Fleet:
     uses ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no
     attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
     has one. ``carbon`` is None without an intensity. ``relays`` are between the clients and the
-    server, None for none.
+    server, None for none. ``pace_seed`` is the seed by which paces of devices were drawn, None if none were.
     """
 
     devices: tuple[Device, ...]
@@ -57,6 +58,7 @@ class Fleet:
     energy_total: Floats | None = None
     carbon: Carbon | None = None
     relays: Relays | None = None
+    pace_seed: int | None = None
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -67,7 +69,8 @@ class Fleet:
         """
         if clients < 0:
             raise DeviceError(f"a fleet can't have {clients} clients")
-        devices = tuple(with_runtime(load_device(name), options.runtime) for name in options.devices)
+        pace_seed = options.pace_seed(seed)
+        devices = tuple(with_pace(with_runtime(load_device(n), options.runtime), pace_seed) for n in options.devices)
         device_index = _assign("devices", options.devices, clients, seed)
         links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
@@ -81,7 +84,7 @@ class Fleet:
             link_index,
             budgets,
             memory_of_device,
-            load_device(options.server),
+            with_pace(load_device(options.server), pace_seed),
             availability_of(options.availability, clients, seed),
             options.failures,
             battery,
@@ -92,6 +95,7 @@ class Fleet:
             None if total is None else _budget("energy_total", total, False, devices, device_index, seed),
             None if options.carbon_intensity is None else Carbon(options.carbon_intensity),
             None if options.relays is None else Relays.draw(options.relays, clients, seed),
+            pace_seed,
         )
 
     def __len__(self) -> int:
@@ -165,6 +169,19 @@ class Fleet:
         factors[1] *= of_devices[self.device_index[clients]]
         factors[::2] *= of_links[self.link_index[clients]]
         return np.exp(factors, out=factors)
+
+
+def with_pace(device: Device, seed: int | None) -> Device:
+    """The device with a drawn pace, which multiplies its seconds; the same object without a seed or an interval.
+
+    The pace is log-normal with median 1, and its .1 and .9 quantiles are the ends of ``Processor.within``.  It depends
+    on the seed and the name of the device alone, which its power modes share.
+    """
+    within = device.processor.within
+    if seed is None or within is None:
+        return device
+    drawn = seeds.generator(seed, f"pace {split_mode(device.name)[0]}").standard_normal()
+    return replace(device, processor=replace(device.processor, pace=within ** (drawn / NormalDist().inv_cdf(0.9))))
 
 
 def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]:

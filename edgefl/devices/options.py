@@ -492,6 +492,13 @@ def _relays(value: object) -> object:
     raise ValueError(f"{value!r} is neither a number of relays (1000) nor a mapping with their count")
 
 
+def _uncertainty(value: object) -> object:
+    """Read an uncertainty: the interval that published seconds have.  Raises ValueError."""
+    if value is None or (isinstance(value, str) and value.replace(" ", "") == "80%"):
+        return None if value is None else "80%"
+    raise ValueError(f"the interval of seconds is that of 80%, not of {value!r}; write 80%, or leave it out")
+
+
 def _with_count(schema: JsonDict) -> None:
     """Add the bare count to the JSON Schema."""
     schema["anyOf"] = [{"type": "integer", "minimum": 1}, *cast(list[JsonValue], schema["anyOf"])]
@@ -554,6 +561,18 @@ class FleetOptions(BaseModel):
         default=False, description="Whether devices slow down after long computing (throttling), as in their profiles."
     )
     carbon_intensity: CarbonIntensity = None
+    uncertainty: Annotated[Literal["80%"] | None, BeforeValidator(_uncertainty)] = Field(
+        default=None,
+        description="Draw how fast devices are: the seconds of each device model are multiplied by one log-normal "
+        "factor throughout a run, which the seed decides. 80 % of the draws lie within the interval of the model's "
+        "seconds that `edgefl devices show` prints. Over several seeds (`edgefl sweep --vary seed=1,2,3`) shares of "
+        "eligible clients and of devices that train in time are those over draws. If left out, seconds are those of "
+        "the profiles, as they always are for profiles with rates of their own.",
+    )
+
+    def pace_seed(self, seed: int) -> int | None:
+        """The seed by which devices' paces are drawn; None without ``uncertainty``."""
+        return None if self.uncertainty is None else seed
 
     @field_validator("runtime", mode="after")
     @classmethod

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
-from math import floor, inf
+from math import floor, inf, log
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from edgefl import units
+from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, device_names, load_device
+from edgefl.devices.fleet import with_pace
+from edgefl.devices.processors import ROOFLINE
 from edgefl.errors import DeviceError
 
 MIXED = FleetOptions(
@@ -47,6 +51,52 @@ def test_counts_are_taken_as_they_are(counts):
 def test_a_known_apportionment():
     assert apportion({"a": 0.4, "b": 0.4, "c": 0.2}, 30) == {"a": 12, "b": 12, "c": 6}
     assert apportion({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, 10) == {"a": 4, "b": 3, "c": 3}
+
+
+DRAWN = MIXED.model_copy(update={"uncertainty": "80%"})
+
+
+def test_paces_of_device_models_have_the_quantiles_of_their_intervals():
+    for name in ("raspberry-pi-4-8gb", "phone-mid", "server-h200"):
+        within = load_device(name).processor.within
+        paces = np.sort([with_pace(load_device(name), seed).processor.pace for seed in range(4000)])
+        assert np.log(paces[[400, 2000, 3600]]) == pytest.approx(
+            np.log([1 / within, 1, within]), abs=0.08 * log(within)
+        )
+        assert np.log(paces).std() == pytest.approx(log(within) / 1.2816, rel=0.04)  # the .9 quantile of a normal
+
+
+def test_a_pace_multiplies_all_seconds_of_a_model_and_moves_no_other_draw():
+    assert FleetOptions.model_validate({"uncertainty": "80 %"}).uncertainty == "80%"
+    fleet, drawn = (Fleet.draw(options, 30, seed=3) for options in (MIXED, DRAWN))
+    assert drawn.devices != fleet.devices and [d.processor.pace for d in fleet.devices] == [1.0] * 3
+    paces = [device.processor.pace for device in drawn.devices]
+    assert len(set(paces)) == 3 and drawn.devices == Fleet.draw(DRAWN, 7, seed=3).devices
+    assert paces != [device.processor.pace for device in Fleet.draw(DRAWN, 30, seed=4).devices]
+    for name, budget in fleet.budgets.items():
+        assert (drawn.budgets[name] == budget).all()
+    assert (drawn.device_index == fleet.device_index).all() and (drawn.link_index == fleet.link_index).all()
+    # FLOPs, bytes, times, class: of products, of depthwise convolutions, of updates
+    operators = np.array([[1e9, 1e6, 3, 0], [1e6, 1e7, 5, 4], [0.0, 1e3, 900, 9]])
+    for before, after in zip((*fleet.devices, fleet.server), (*drawn.devices, drawn.server), strict=True):
+        old, new = step_seconds(operators, before), step_seconds(operators, after)
+        pace = after.processor.pace
+        assert new.total == pytest.approx(pace * old.total) and new.busy == pytest.approx(pace * old.busy)
+    assert (
+        paces[0]
+        == Fleet.draw(FleetOptions(devices=drawn.devices[0].name, uncertainty="80%"), 2, 3).devices[0].processor.pace
+    )
+
+
+def test_a_device_that_was_calibrated_has_no_pace():
+    own = replace(load_device("raspberry-pi-4-8gb"), processor=ROOFLINE)
+    assert with_pace(own, 3) is own
+
+
+@pytest.mark.parametrize("value", ["90%", "0.9", 0.8, True, "80"])
+def test_another_uncertainty_is_refused(value):
+    with pytest.raises(ValidationError, match="that of 80%, not of .*; write 80%, or leave it out"):
+        FleetOptions.model_validate({"uncertainty": value})
 
 
 def test_a_fleet_meets_its_options():
