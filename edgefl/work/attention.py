@@ -124,7 +124,8 @@ class _CudaKernels(TorchFunctionMode):
         asked = AttentionCall(query, key, value, attn_mask, is_causal, enable_gqa)
         kernel = kernel_of(self.choice, asked)
         if kernel == "math" and dropout_p and not enable_gqa:
-            return _products(asked, dropout_p, scale)
+            with torch.autocast("cpu", enabled=False):
+                return _products(asked, dropout_p, scale)
         if kernel == "math":
             with sdpa_kernel(SDPBackend.MATH):
                 return _ATTEND(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -139,9 +138,13 @@ def test_torchs_multi_head_attention_takes_a_gpus_kernels(needs_weights: bool) -
     assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention  # put back
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_products_with_dropout_keep_nine_bytes_a_score_on_a_gpu(masked: bool) -> None:
-    """The softmax, a byte of what is dropped, and what is left of the softmax; a CPU keeps noise of 4 bytes."""
+def test_products_with_dropout_keep_nine_bytes_a_score_on_a_gpu(masked: bool, half: bool) -> None:
+    """The softmax, a byte of what is dropped, and what is left of the softmax; a CPU keeps noise of 4 bytes.
+
+    torch computes products of halves in float32.
+    """
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -152,10 +155,11 @@ def test_products_with_dropout_keep_nine_bytes_a_score_on_a_gpu(masked: bool) ->
     with FakeTensorMode(), attention("math", CPU, "cuda"), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         x = torch.empty(2, HEADS, TOKENS, 8, requires_grad=True)
         mask = torch.empty(2, 1, TOKENS, TOKENS, dtype=torch.bool) if masked else None
-        with warnings.catch_warnings(action="error"):
-            out = F.scaled_dot_product_attention(x, x, x, mask, dropout_p=0.1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            out = F.scaled_dot_product_attention(x, x, x, mask, dropout_p=0.1, is_causal=not masked)
         out.sum().backward()
     assert sum(kept.values()) == 9 * 2 * HEADS * TOKENS**2
+    assert out.dtype == (torch.bfloat16 if half else torch.float32)
 
 
 def test_autocast_on_a_gpu_computes_in_float32_what_torch_lists() -> None:
