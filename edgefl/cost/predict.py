@@ -332,10 +332,10 @@ class Predictor:
         return digest([key, _code(work)])
 
     def _with_scratch(self, trace: StepTrace, name: str) -> StepTrace:
-        """The trace with the kernels' scratch, which is kept on disk beside it, for the kernels of each machine."""
+        """The trace with the kernels' scratch, which is kept on disk beside it, by machine and probing code."""
         if self.scratch is None:
             return trace
-        name = digest([name, self.scratch.kernels])
+        name = digest([name, self.scratch.kernels, registry.package_digest("edgefl", ("machine/kernel_scratch",))])
         known = recall(self.folder, name, _rows_of_table, "kernels' scratch")
         if known is not None:
             self.scratch.add(known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from math import ceil
@@ -17,11 +17,16 @@ from edgefl.work.meter.operator_calls import LIBRARY
 from edgefl.work.torch_device import threads, warm
 
 PROBED_BYTES, PROBED_SHARE = 512 * 2**20, 8
-"""Calls whose arguments take more, on a GPU more than an eighth of its memory too, are not run; their scratch is
-assumed, or of calls on lists follows from that of the largest entry, with fewer elements if it takes more too.
+"""Calls whose arguments or outputs take more, on a GPU more than an eighth of its memory too, are not run; on a CPU
+their scratch follows from that of calls on fewer entries, and of calls on lists from that of the largest entry.
 
-A choice, not measured: a probe takes this memory beside what else runs here, and with less more calls are assumed.
+A choice, not measured: a probe takes this memory beside what else runs here.
 """
+
+SHARES, STRAIGHT, FEWEST_IMAGES = (4, 2), 0.001, 16
+"""A call that is too large runs on so few entries that it takes a quarter of ``PROBED_BYTES``, three quarters and a
+half of these, and if that tells too little a half; what lines through the three may differ by, as a share of what the
+call touches; images below which convolutions may run in another way (of 1 x 1 with no scratch)."""
 
 SLOW_PRODUCT, TERMS = 1 << 28, 64
 """Multiplications of a product of matrices beyond which one in a half precision that the processor has no instructions
@@ -35,8 +40,8 @@ Room for a float32 copy of each argument in a half precision.  A choice: some co
 For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
 
-REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError)
-"""Errors by which an operator refuses zeros, or is unknown to this torch."""
+REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError, AssertionError)
+"""Errors by which an operator refuses zeros or shapes (in Python by assertions), or is unknown to this torch."""
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 """Environment variables that keep kernels from using some of the processor's instructions."""
@@ -61,8 +66,8 @@ def kernels(device: str) -> str:
 def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
     """The most bytes that each of these calls holds at a time, outputs included; ``device`` is cpu or cuda.
 
-    Calls run on zeros and on one thread.  A call that can't be run is assumed: one with arguments of more than
-    ``PROBED_BYTES``, one whose operator refuses zeros, and all for a device that isn't at hand.
+    Calls run on zeros and on one thread.  Assumed are calls whose operator refuses zeros, calls of more than
+    ``PROBED_BYTES`` that can't be extrapolated, and all calls for a device that isn't at hand.
     """
     if device == "cuda" and not torch.cuda.is_available():
         return [_without_gpu(each) for each in held]
@@ -72,40 +77,91 @@ def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
         warm(torch.device(device))
         most = max(most, torch.cuda.get_device_properties(device).total_memory // PROBED_SHARE)
     with threads(1), generators, torch.no_grad():
-        calls, factors = zip(*(_choose_probe(each.call, device, most) for each in held), strict=True)
-        measured = (_on_cuda if device == "cuda" else _on_cpu)(calls)
-    return [_inside(*each, most) for each in zip(held, measured, factors, strict=True)]
+        calls = [_choose_probe(each, device, most) for each in held]
+        results = _run(calls, device)
+        return [
+            _inside(each, result, most) if call else _extrapolate(each, device, most) or _assume_scratch(each)
+            for each, call, result in zip(held, calls, results, strict=True)
+        ]
 
 
-def _choose_probe(call: Call, device: str, most: int) -> tuple[Call | None, float]:
-    """The call to run in place of this one, and how many times as many elements its largest tensors lack.
+def _extrapolate(held: LiveCall, device: str, most: int) -> Inside | None:
+    """Scratch of a call that is too large to be run, from that of the call on fewer entries of a dimension.
 
-    It is the call itself, or of a call on lists of more than ``most`` bytes the largest entry or a part of it; None if
-    none is.
+    Kernels take scratch that is constant, or affine in the number of samples or rows; products of matrices some 100 KB
+    from some hundred rows on.  None if no smaller call runs, or if the scratch of three sizes isn't on a line.  Of two
+    sizes, and of dimensions within samples, only scratch that is constant is continued.  On a GPU it is tried for calls
+    on lists alone.
     """
-    if call.argument_bytes <= most:
-        return (call.with_fewer_terms(TERMS) if device == "cpu" and _is_slow_product(call) else call), 1.0
-    if not call.takes_lists:
-        return None, 1.0
-    entry = call.largest_entry()
-    return (entry, 1.0) if entry.argument_bytes <= most else entry.shorter(most)
+    if device == "cuda" and not held.call.takes_lists:
+        return None
+    call = held.call.largest_entry() if held.call.takes_lists else held.call
+    touched = call.argument_bytes + (0 if call.takes_lists else held.outputs)
+    with suppress(LookupError):  # this torch doesn't have the operator
+        if call.overload().is_view or call.operator.startswith("aten._unsafe_view"):
+            return Inside(held.outputs)
+        if _is_slow_product(call, "float32"):
+            call = call.with_fewer_terms(TERMS)
+        for share in SHARES:
+            for depth, entries, sizes, calls in _smaller_calls(call, most / share / touched, most):
+                if None in (measured := _run(calls, device)):
+                    continue
+                scratch = [peak - kept for peak, kept in filter(None, measured)]
+                at, other = (_continue_line(sizes[i:], scratch[i:], entries) for i in (0, len(sizes) - 2))
+                constant, few = len(set(scratch)) == 1, "conv" in call.operator and sizes[-1] < FEWEST_IMAGES
+                straight = abs(at - other) <= STRAIGHT * touched and not depth and len(sizes) == 3
+                if call.product or (not few if constant else straight):
+                    at = max(scratch) if call.product else at
+                    return Inside(held.outputs + ceil(at), assumed=call.takes_lists)
+                break
+    return None
 
 
-def _is_slow_product(call: Call) -> bool:
-    """Whether a CPU computes this call by torch's own loops, for longer than one would wait."""
+def _smaller_calls(call: Call, part: float, most: int) -> Iterator[tuple[int, int, list[int], tuple[Call, ...]]]:
+    """The place and size of a dimension, two or three sizes up to a part of it, and the call on these.
+
+    Only calls of ``most`` bytes at most are meant whose outputs grow to the call's own on a line.
+    """
+    for depth, entries in call.dimensions():
+        widest = int(entries * part)
+        sizes = [size for size in dict.fromkeys((widest, widest * 3 // 4, widest // 2)) if size]
+        for calls in zip(*(call.narrowed(entries, size) for size in sizes), strict=True) if len(sizes) > 1 else ():
+            with suppress(*REFUSALS):
+                outputs = [each.output_bytes() for each in (*calls, call)]
+                fits = calls[0].argument_bytes + outputs[0] <= most
+                if fits and outputs[-1] == round(_continue_line(sizes, outputs, entries)):
+                    yield depth, entries, sizes, calls
+
+
+def _continue_line(sizes: Sequence[int], values: Sequence[int], at: int) -> float:
+    """The value at a size, on the line through the values at the first two sizes."""
+    return values[0] + (values[0] - values[1]) * (at - sizes[0]) / (sizes[0] - sizes[1])
+
+
+def _choose_probe(held: LiveCall, device: str, most: int) -> Call | None:
+    """The call to run in place of this one: itself, or of one on lists the largest entry; None if that is too large."""
+    call = held.call
+    if max(call.argument_bytes, 0 if device == "cuda" or call.takes_lists else held.outputs) <= most:
+        return call.with_fewer_terms(TERMS) if device == "cpu" and _is_slow_product(call) else call
+    return entry if call.takes_lists and (entry := call.largest_entry()).argument_bytes <= most else None
+
+
+def _is_slow_product(call: Call, *slow: str) -> bool:
+    """Whether a CPU computes this call by torch's own loops, or in a dtype of ``slow``, for longer than one waits."""
     if (factors := call.product) is None:
         return False
     (_, dtype, (rows, terms), _, _), (_, _, (_, columns), _, _) = factors
     fast = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}
-    return dtype in fast and rows * terms * columns > SLOW_PRODUCT and not getattr(torch.ops.mkldnn, fast[dtype])()
+    loops = dtype in slow or (dtype in fast and not getattr(torch.ops.mkldnn, fast[dtype])())
+    return loops and rows * terms * columns > SLOW_PRODUCT
 
 
-def _inside(held: LiveCall, measured: tuple[int, int] | None, factor: float, most: int) -> Inside:
+def _inside(held: LiveCall, measured: tuple[int, int] | None, most: int) -> Inside:
     if measured is None:
         return _assume_scratch(held)
     peak, kept = measured
     if held.call.argument_bytes > most:  # a single entry was run: the other entries' outputs come on top
-        return Inside(held.outputs + ceil(factor * max(peak - kept, 0)), assumed=True)
+        return Inside(held.outputs + max(peak - kept, 0), assumed=True)
     return Inside(peak)
 
 
@@ -124,6 +180,10 @@ def _without_gpu(held: LiveCall) -> Inside:
     if pointwise or held.call.takes_lists or held.call.operator.startswith(LIBRARY):
         return Inside(held.outputs, assumed=True)
     return _assume_scratch(held)
+
+
+def _run(calls: Sequence[Call | None], device: str) -> list[tuple[int, int] | None]:
+    return _on_cuda(calls) if device == "cuda" else _on_cpu(calls)
 
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.machinery import ModuleSpec
@@ -17,9 +18,10 @@ from torch import nn
 import edgefl
 from edgefl import registry
 from edgefl.cost.predict import ROOMS, Predictor, cost_key, predict, replace_tensors, shorten_passes
+from edgefl.cost.scratch import ScratchTable
 from edgefl.memo import recall
 from edgefl.plain_data import from_data
-from edgefl.work import Item, Payload, StepTrace, Work
+from edgefl.work import Inside, Item, LiveCall, Payload, StepTrace, Work
 
 BASE = make_work()
 ADAM = {**BASE.optimizer, **BASE.scalars}
@@ -164,9 +166,16 @@ def test_a_cost_lasts_through_a_change_of_what_does_not_price(tmp_path: Path, mo
     spec.submodule_search_locations = [str(copy)]
     monkeypatch.setattr(registry, "find_spec", lambda _: spec)
 
+    probed: list[int] = []
+
+    def probe(calls: Sequence[LiveCall]) -> list[Inside]:
+        probed.append(len(calls))
+        return [Inside(each.outputs) for each in calls]
+
     def predicted() -> int:
         registry.package_digest.cache_clear()
-        predictor = Predictor(tmp_path / "costs")
+        probed.clear()
+        predictor = Predictor(tmp_path / "costs", scratch=ScratchTable("here", probe))
         predictor.trace(BASE, Toy())
         return predictor.predicted
 
@@ -179,7 +188,8 @@ def test_a_cost_lasts_through_a_change_of_what_does_not_price(tmp_path: Path, mo
         for priced in ("work/steps.py", "cost/fake_tensors.py", "models/towers/vit.py", "operator_classes.py"):
             assert edited(priced) == 1
         for other in ("drawing/figures.py", "console/app.py", "setup/compose.py", "devices/fleet.py", "memo.py"):
-            assert edited(other) == 0
+            assert edited(other) == 0 and not probed
+        assert edited("machine/kernel_scratch.py") == 0 and probed  # another rule: scratch is measured again
     finally:
         registry.package_digest.cache_clear()
 

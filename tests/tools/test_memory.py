@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from edgefl import models
+from edgefl.machine.kernel_scratch import PROBED_BYTES
 from edgefl.models import quantised
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.setup.compose import planner_of, scenario_of
@@ -101,6 +102,13 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     assert {c["work"] for c in drawn} == {"train", "evaluate"}
     assert {min(t["batch"], 33) for t in trainings} == set(range(1, 33))
     assert {t.get("quantize") for t in towers} == {None, "nf4", "nf4-double", "int8"}
+    words = {c["scenario"]["data"]["shapes"]["text"]["vocabulary"] for c in drawn if "text" in c["kind"]}
+    assert words >= set(drawing.VOCABULARIES) and min(words) < 1000
+    scores = [
+        c["scenario"]["data"]["shapes"]["text"]["vocabulary"] * c["scenario"]["training"]["batch"] * t["tokens"] * 4
+        for c in drawn for t in [c["scenario"]["model"].get("text", {})] if "config" in t
+    ]  # fmt: skip
+    assert max(scores) > PROBED_BYTES > min(scores)
     tasks = {task for c in drawn for task in c["scenario"]["data"]["tasks"].values()}
     assert tasks == {"classify", "retrieve", "next-token"}
     methods = [c["scenario"]["method"] for c in drawn]
@@ -303,3 +311,96 @@ def test_predictions_meet_the_allocator(tool: ModuleType, comparing: ModuleType,
     assert found["configurations"] == 30
     assert not [r.line() for r in results if r.outside]
     assert found["bytes"]["median"] <= 64
+
+
+NET = {"width": 192, "heads": 3, "blocks": 2, "mlp_ratio": 4.0, "drop_path": 0.0}
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 3, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+    "attn_pdrop": 0.0, "tie_word_embeddings": True,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024, "tie_word_embeddings": True,
+}  # fmt: skip
+ADAM, ADAMW, MOMENTUM = ({"optimizer": name} for name in ("adam", "adamw", "sgd"))
+
+
+def gpt2(tokens: int) -> dict[str, Any]:
+    return {"tower": "hf-causal", "config": {**GPT2, "n_positions": tokens}, "tokens": tokens}
+
+
+def timm(variant: str) -> dict[str, Any]:
+    return {"tower": "timm", "variant": variant}
+
+
+LARGE: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
+    "gpt2, 12 x 192": (gpt2(192), 50_257, {"batch": 12, "optimizer": "sgd"}),
+    "gpt2, 8 x 512": (gpt2(512), 50_257, {"batch": 8, **ADAMW}),
+    "gpt2, 8 x 512, autocast": (gpt2(512), 50_257, {"batch": 8, **ADAMW, "precision": "bfloat16"}),
+    "gpt2, 16 x 512": (gpt2(512), 50_257, {"batch": 16, "optimizer": "sgd"}),
+    "llama, 4 x 512, bfloat16": (
+        {"tower": "hf-causal", "config": LLAMA, "tokens": 512, "dtype": "bfloat16"}, 128_256, {"batch": 4, **ADAM},
+    ),
+    "llama, 4 x 512": ({"tower": "hf-causal", "config": LLAMA, "tokens": 512}, 128_256, {"batch": 4, **ADAM}),
+    "vit, 785 tokens x 48": (
+        {**NET, "tower": "vit", "width": 96, "patch": 4}, 112, {"batch": 48, **ADAMW, "attention": "math"},
+    ),
+    "text, 48 x 512": (
+        {**NET, "tower": "transformer", "heads": 6, "tokens": 512}, 2000, {"batch": 48, **ADAMW, "attention": "math"},
+    ),
+    "resnet, 320 images": (
+        {"tower": "resnet", "layers": 18, "stem": "imagenet"}, 128, {"batch": 320, "optimizer": "sgd"},
+    ),
+    "mobilenet, 256 images": (timm("mobilenetv2_050"), 128, {"batch": 256, "optimizer": "sgd"}),
+    "convnext, 320 images": (timm("convnext_atto"), 128, {"batch": 320, **ADAMW, "precision": "bfloat16"}),
+    "a table of 700,000 words": (
+        {**NET, "tower": "transformer", "width": 240, "tokens": 16}, 700_000,
+        {"batch": 8, **ADAM, "implementation": "foreach"},
+    ),
+}  # fmt: skip
+"""A tower, its words or the side of its images, and what differs in training."""
+
+
+@pytest.mark.slow(smaller="test_scratch_is_continued_to_the_call_that_is_too_large")
+@pytest.mark.parametrize("name", LARGE)
+def test_predictions_of_calls_too_large_to_be_run_meet_the_allocator(
+    name: str, tool: ModuleType, comparing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within 64 B, and without an assumption, but of an optimizer on lists."""
+    from memory.predicting import predicted  # type: ignore[import-not-found]
+
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
+    tower, size, training = LARGE[name]
+    kind = "text" if "tokens" in tower else "image"
+    shapes = {
+        "text": {"vocabulary": size, "classes": 10},
+        "image": {"channels": 3, "size": size if kind == "image" else 32, "classes": 10},
+    }
+    training = {
+        "implementation": "for-loop", "lr": 1e-4, "weight_decay": 0.0, "epochs": 1, "accumulation": 1,
+        "precision": "float32", "attention": "device", "clip": None, "checkpointing": False, "step_in_backward": False,
+        **({"momentum": 0.9} if training["optimizer"] == "sgd" else {}), **training,
+    }  # fmt: skip
+    decodes = tower["tower"] == "hf-causal"
+    configuration = {
+        "id": name, "kind": kind, "stage": 1, "round": 1, "work": "train",
+        "scenario": {
+            "edgefl": 1, "name": "memory",
+            "data": {
+                "source": "declared", "clients": {kind: 1}, "samples": {kind: 2 * training["batch"]},
+                "shapes": shapes,
+                "tasks": {kind: "next-token"} if decodes else {}, "validation": 0, "test": 4, "public": 2,
+            },
+            "model": {kind: tower}, "training": training | ({"loss_chunk": None} if decodes else {}),
+            "schedule": {"name": "end-to-end", "rounds": 2}, "method": {"name": "fedavg"},
+            "evaluation": {"batch": 4}, "executor": {"device": "cpu"},
+        },
+    }  # fmt: skip
+    side = comparing.Side("measuring.py")
+    try:
+        side.ask(configuration)
+        answer, prediction = side.answer(), predicted(configuration)
+    finally:
+        side.close()
+    assert abs(prediction["bytes"] - answer["bytes"]) <= 64
+    assert prediction["assumed"] == (name == "a table of 700,000 words")

@@ -41,6 +41,10 @@ EVERY_NET = 5
 EVERY_DECODER, DECODER = 10, 6
 """Every so many configurations, and at which of them, one is of a decoder that predicts the next token."""
 DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+VOCABULARIES = (30_522, 32_000, 50_257, 128_256, 151_936)
+"""Words of BERT, Llama 2, GPT-2, Llama 3 and Qwen 2."""
+LONG = 256
+"""Tokens of a decoder whose scores of a batch take more than a prediction runs at once."""
 QUANTISED = ("nf4", "nf4-double", "int8")
 """How frozen layers under an adapter are held."""
 SIZES = (16, 20, 24, 28, 32, 32, 40, 48, 56, 64)
@@ -92,7 +96,22 @@ def draw(seed: int, index: int) -> Json:
     training["step_in_backward"] = apart.chance(0.3) and training["accumulation"] == 1 and not training["clip"]
     if training["optimizer"] == "adamw" and not training["step_in_backward"] and apart.chance(0.3):
         training["optimizer"] = "adamw-8bit"
+    apart = Draw(np.random.default_rng([seed, index, 3]))
+    if "text" in configuration["kind"] and apart.chance(0.3):
+        scenario["data"]["shapes"]["text"]["vocabulary"] = words = apart.one_of(VOCABULARIES)
+        if scenario["model"].get("text", {}).get("tower") == "hf-causal" and apart.chance(0.5):
+            _lengthen(scenario, round(apart.between(500, 900) * 2**20 / (4 * LONG * words)))
     return configuration
+
+
+def _lengthen(scenario: Json, batch: int) -> None:
+    """Let a decoder's batches have so many texts of ``LONG`` tokens."""
+    tower, data = scenario["model"]["text"], scenario["data"]
+    tower["tokens"] = LONG
+    if "n_positions" in tower["config"]:
+        tower["config"]["n_positions"] = LONG
+    scenario["training"] |= {"batch": batch, "accumulation": 1, "epochs": 1, "loss_chunk": None}
+    data["samples"]["text"], data["test"], scenario["evaluation"]["batch"] = 2 * batch, batch, batch
 
 
 def _halves(tower: Json) -> bool:

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def predicted(configuration: Json) -> Json:
-    """Bytes that edgefl predicts, by part, and the seconds of processor time."""
+    """Bytes that edgefl predicts, by part, whether their scratch is assumed, and the seconds of processor time."""
     from edgefl.setup.compose import planner_of, scenario_of
 
     started = time.process_time()
@@ -35,7 +35,12 @@ def predicted(configuration: Json) -> Json:
         work = planner.work(kind, configuration["round"], stage)[0].limit_batches(source.size)
     trace = planner.predictor.trace(work, source)
     parts = {name: size for name, size in trace.memory_bytes.items() if size}
-    return {"bytes": trace.peak_memory_bytes, "parts": parts, "seconds": time.process_time() - started}
+    return {
+        "bytes": trace.peak_memory_bytes,
+        "parts": parts,
+        "assumed": trace.assumed,
+        "seconds": time.process_time() - started,
+    }
 
 
 def answered(configuration: Json) -> Json:

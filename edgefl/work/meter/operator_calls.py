@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from edgefl.models import quantised
 
@@ -66,19 +66,35 @@ class Call:
         kwargs = {name: _cut(value, largest) for name, value in kwargs.items()}
         return Call(self.operator, _dump_arguments([_cut(value, largest) for value in args], kwargs))
 
-    def shorter(self, most: int) -> tuple[Call, float]:
-        """The call on fewer elements, its arguments of ``most`` bytes, and how many times as many this one has.
+    def dimensions(self) -> list[tuple[int, int]]:
+        """The dimensions of the two largest arguments, those first whose entries lie farthest apart: place and size."""
+        largest = sorted(_tensors(json.loads(self.arguments)[1]), key=_extent)[:-3:-1]
+        apart = [sorted(zip(strides, shape, strict=True), reverse=True) for _, _, shape, strides, _ in largest]
+        return sorted(((i, n) for each in apart for i, (_, n) in enumerate(each) if n > 1), key=lambda each: each[0])
 
-        It is meant for what works element by element on tensors of one size, as an entry of lists.
+    def narrowed(self, entries: int, size: int) -> list[Call]:
+        """The call with ``size`` instead of ``entries`` in a dimension of its tensors, in the ways that may be meant.
+
+        The dimension is the outermost one: of the tensors with several dimensions, of all, of all and of the numbers;
+        or it is any one.  A weight, which may have as many channels, stays as it is unless it is the largest tensor.
         """
-        _, args, kwargs = json.loads(self.arguments)
-        tensors = list(_tensors([args, kwargs]))
-        elements = max(prod(tensor[2]) for tensor in tensors)
-        fewer = max(elements * most // self.argument_bytes, 1)
-        for tensor in tensors:
-            if prod(tensor[2]) == elements:
-                tensor[2:] = [fewer], [1], 0
-        return Call(self.operator, _dump_arguments(args, kwargs)), elements / fewer
+        names = [argument.name for argument in self.overload()._schema.arguments]
+        largest, calls = max(map(_extent, _tensors(json.loads(self.arguments)[1]))), []
+        for least, numbers, inner in ((2, False, False), (0, False, False), (0, True, False), (0, False, True)):
+            _, args, kwargs = json.loads(self.arguments)
+            for name, value in zip(names, args, strict=False):
+                for tensor in _tensors(value):
+                    if len(tensor[2]) >= least and (name != "weight" or _extent(tensor) == largest):
+                        _narrow(tensor, entries, size, inner=inner)
+            args = [_renumber(value, entries, size) for value in args] if numbers else args
+            calls.append(Call(self.operator, _dump_arguments(args, kwargs)))
+        return [call for call in dict.fromkeys(calls) if call != self]
+
+    def output_bytes(self) -> int:
+        """Bytes of the storages that the call returns, found without memory.  Raises the operator's errors."""
+        operator, args, kwargs = self.make("meta")
+        out = [leaf.untyped_storage() for leaf in tree_leaves(operator(*args, **kwargs)) if isinstance(leaf, Tensor)]
+        return sum({storage._cdata: storage.nbytes() for storage in out}.values())
 
     @property
     def product(self) -> tuple[list[Any], list[Any]] | None:
@@ -214,6 +230,28 @@ def _extent(tensor: list[Any]) -> int:
         return 0
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     return int(last + 1) * int(getattr(torch, dtype).itemsize)
+
+
+def _narrow(tensor: list[Any], old: int, new: int, *, inner: bool) -> None:
+    """Change a dimension of size ``old``: the outermost one, one that is repeated, or with ``inner`` any.
+
+    What lies outside of an inner dimension moves together, so that the memory shrinks as well.
+    """
+    _, _, shape, strides, _ = tensor
+    outer = max((stride for n, stride in zip(shape, strides, strict=True) if n > 1), default=0)
+    alike = [i for i, n in enumerate(shape) if n == old and (inner or strides[i] in (0, outer))]
+    if alike:
+        at = max(alike, key=lambda i: strides[i])
+        shape[at] = new
+        if within := strides[at] * old:
+            strides[:] = [s // old * new if s >= within and not s % within else s for s in strides]
+
+
+def _renumber(value: Any, old: int, new: int) -> Any:
+    """A number ``old`` changed to ``new``, also the first of a list."""
+    if isinstance(value, list):
+        return [_renumber(first, old, new) for first in value[:1]] + value[1:]
+    return new if value == old else value
 
 
 def _cut(value: Any, index: int) -> Any:
