@@ -125,7 +125,7 @@ def _smaller_calls(call: Call, part: float, most: int) -> Iterator[tuple[int, in
     for depth, entries in call.dimensions():
         widest = int(entries * part)
         sizes = [size for size in dict.fromkeys((widest, widest * 3 // 4, widest // 2)) if size]
-        for calls in zip(*(call.narrowed(entries, size) for size in sizes), strict=True) if len(sizes) > 1 else ():
+        for calls in zip(*(call.with_fewer_entries(entries, size) for size in sizes), strict=True) if len(sizes) > 1 else ():
             with suppress(*REFUSALS):
                 outputs = [each.output_bytes() for each in (*calls, call)]
                 fits = calls[0].argument_bytes + outputs[0] <= most

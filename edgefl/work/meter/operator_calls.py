@@ -72,7 +72,7 @@ class Call:
         apart = [sorted(zip(strides, shape, strict=True), reverse=True) for _, _, shape, strides, _ in largest]
         return sorted(((i, n) for each in apart for i, (_, n) in enumerate(each) if n > 1), key=lambda each: each[0])
 
-    def narrowed(self, entries: int, size: int) -> list[Call]:
+    def with_fewer_entries(self, entries: int, size: int) -> list[Call]:
         """The call with ``size`` instead of ``entries`` in a dimension of its tensors, in the ways that may be meant.
 
         The dimension is the outermost one: of the tensors with several dimensions, of all, of all and of the numbers;
