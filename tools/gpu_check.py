@@ -1,11 +1,13 @@
 """What only a machine with a CUDA GPU can tell, by one command that goes on where it was interrupted.
 
     python tools/gpu_check.py [--out runs/gpu-check] [--only STEP] [--again] [--minutes 9] [--device cuda] [--table]
+    python tools/gpu_check.py --only memory,tests,packed --in-all 8
 
 The six steps are the tests marked ``gpu``, the quickstart, predicted against allocated memory of 30 models, a
 calibration, steps per second against a bare loop, and several workers on a GPU.  Each step takes at most
-``--minutes``.  A step writes its result as JSON when it ends (the memory step also writes a file for each model), and
-a step with a result doesn't run again.  Finally all results are printed as one Markdown table for
+``--minutes``, and a share of ``--in-all`` by how long steps usually take: the second command is for a GPU that is lent
+for a few minutes.  A step writes its result as JSON when it ends (the memory step also writes a file for each model),
+and a step with a result doesn't run again.  Finally all results are printed as one Markdown table for
 docs/evidence/gpu.md.  ``--device cpu`` runs all steps except the tests without a GPU.
 
 Each measurement on the GPU runs in its own process, so that memory or errors of one can't affect the next.
@@ -42,12 +44,13 @@ def outcome(result: Json) -> str:
 
 def usage_error(chosen: argparse.Namespace) -> str:
     """What is wrong with the arguments, in one line; empty if nothing is."""
-    if chosen.only is not None and chosen.only not in STEPS:
-        return f"--only {chosen.only}: there is no such step; there are {', '.join(STEPS)}"
+    if unknown := [name for name in chosen.steps if name not in STEPS]:
+        return f"--only {unknown[0]}: there is no such step; there are {', '.join(STEPS)}"
     if not 1 <= chosen.models <= len(MODELS):
         return f"--models {chosen.models}: 1 to {len(MODELS)}"
-    if not chosen.minutes > 0:
-        return f"--minutes {chosen.minutes:g}: more than 0"
+    for name in ("minutes", "in_all"):
+        if not getattr(chosen, name) > 0:
+            return f"--{name.replace('_', '-')} {getattr(chosen, name):g}: more than 0"
     if chosen.table and not read(Path(chosen.out) / "machine.json"):
         return f"{chosen.out} holds no results"
     return ""
@@ -77,14 +80,16 @@ def main() -> int:
     """Run the steps that are due and print the table; exit code 1 if a step failed, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", default="runs/gpu-check", metavar="DIR", help="folder of the results")
-    parser.add_argument("--only", metavar="STEP", help=f"one step: {', '.join(STEPS)}")
+    parser.add_argument("--only", metavar="STEP,...", help=f"these steps, in this order: {', '.join(STEPS)}")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="most minutes of a step")
+    parser.add_argument("--in-all", type=float, default=float("inf"), metavar="M", help="most minutes of all steps")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries it without a GPU")
     parser.add_argument("--models", type=int, default=len(MODELS), metavar="N", help="the first N models of memory")
     parser.add_argument("--table", action="store_true", help="only print the table of what there is")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    chosen.steps = list(STEPS) if chosen.only is None else chosen.only.split(",")
     if chosen.part is not None:
         part(chosen.part, chosen.device)
         return 0
@@ -101,19 +106,20 @@ def main() -> int:
 
 def run_steps(chosen: argparse.Namespace, folder: Path) -> None:
     """Run every chosen step that is due."""
-    for index, name in enumerate(STEPS, 1):
-        if chosen.only not in (None, name):
-            continue
+    end = time.monotonic() + 60 * chosen.in_all
+    for index, name in enumerate(chosen.steps, 1):
         if chosen.again:
             forget(name, folder)
-        deadline = time.monotonic() + 60 * chosen.minutes
-        check = Check(folder, chosen.device, chosen.minutes, deadline, chosen.models)
-        head = f"{index} of {len(STEPS)}, {name}: {STEPS[name].title}"
+        usual = [STEPS[each].minutes.get(chosen.device, 0.0) for each in chosen.steps[index - 1 :]]
+        share = (end - time.monotonic()) / 60 * usual[0] / (sum(usual) or 1)
+        minutes = max(min(chosen.minutes, share), 0.0)
+        check = Check(folder, chosen.device, minutes, time.monotonic() + 60 * minutes, chosen.models)
+        head = f"{index} of {len(chosen.steps)}, {name}: {STEPS[name].title}"
         if not due(name, check, chosen.only is not None):
             print(f"{head}: has a result", flush=True)
             continue
-        if minutes := STEPS[name].minutes.get(chosen.device):
-            head += f": about {min(minutes, chosen.minutes):g} minutes, at most {chosen.minutes:g}"
+        if usual[0]:
+            head += f": about {min(usual[0], minutes):.2g} minutes, at most {minutes:.2g}"
         print(head, flush=True)
         print(f"  {outcome(run_step(name, check))}", flush=True)
 

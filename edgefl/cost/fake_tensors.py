@@ -18,6 +18,8 @@ from torch import Tensor
 from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from edgefl.work import recurrence
+
 aten = torch.ops.aten
 
 _NORMS = {aten.native_layer_norm.default: 2, aten.native_batch_norm.default: 1}
@@ -156,7 +158,14 @@ class PredictionMode(FakeTensorMode):
             dtypes = {str(each.dtype).removeprefix("torch."): None for each in args if isinstance(each, Tensor)}
             if len(dtypes) > 1:
                 raise RuntimeError(f"{func} takes tensors of one dtype, not of {' and '.join(dtypes)}")
+        if func is aten._cudnn_rnn_backward.default:
+            with self:
+                return recurrence.gradients(*args)
         out: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is aten._cudnn_rnn.default:  # torch's fake kernel keeps nothing for the backward pass
+            with self:
+                kept = torch.empty(recurrence.reserve_bytes(out[0], args[9], args[12]), dtype=torch.uint8)
+            return *out[:3], kept, out[4]
         if type(out) is FakeTensor and _chooses_strides(func):
             return self._laid_out_anew(func, args, out)
         if func not in _NORMS:

@@ -50,7 +50,7 @@ class Verdict:
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
                 f"{show(self.budgets[self.binding])} ({units.show_share(used)}){self._of(self.binding)}"
-                f"{self._reserved(self.binding)}"
+                f"{self._reserve_words(self.binding)}"
             )
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
@@ -59,7 +59,7 @@ class Verdict:
             allowed = show(self.budgets[key]) if self.budgets[key] else "none"
             ends = {"": "allowed", " of the device": "left on the device"}
             verb = f"is {ends.get(self._of(key), self._of(key).strip())}"
-            parts.append(f"{noun} of {show(self.costs[key])}{self._reserved(key)} where {allowed} {verb}")
+            parts.append(f"{noun} of {show(self.costs[key])}{self._reserve_words(key)} where {allowed} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
 
     def _of(self, key: str) -> str:
@@ -68,7 +68,7 @@ class Verdict:
             return " of the device"
         return " left for all rounds" if key == "joules" and self.joules_limit == JOB else ""
 
-    def _reserved(self, key: str) -> str:
+    def _reserve_words(self, key: str) -> str:
         """For which peak a GPU's allocator reserves the memory, if it reserves more; or ""."""
         if key != "memory" or self.peak_memory is None:
             return ""

@@ -1,4 +1,4 @@
-"""Choice of the attention kernel: torch's own, a named back-end, or a GPU's kernel without a GPU.
+"""Choice of the attention kernel: torch's own, a named back-end, or a GPU's kernel without a GPU, and its others.
 
 Every tower calls ``torch.nn.functional.scaled_dot_product_attention``; memory, FLOPs and speed depend on the kernel.
 """
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import MethodError
 from edgefl.models.tower import RECOMPUTING
+from edgefl.work.recurrence import fused_gru
 
 BACKENDS = {
     "math": SDPBackend.MATH,
@@ -90,6 +91,8 @@ class _CudaKernels(TorchFunctionMode):
             return self._attend(*args, **kwargs)
         if func in _DROPOUTS:
             return _dropout(*args, **kwargs)
+        if func is torch.gru and isinstance(args[2], list):  # of a packed batch these are the sizes' states
+            return fused_gru(*args)
         if func in _FLOAT32_ON_GPU and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return func(*map(_to_float32, args), **{name: _to_float32(value) for name, value in kwargs.items()})

@@ -45,8 +45,10 @@ def tool() -> ModuleType:
     ("arguments", "said"),
     [
         (["--only", "memories"], "--only memories: there is no such step; there are tests, quickstart, memory, "),
+        (["--only", "memory,tset"], "--only tset: there is no such step"),
         (["--models", "31"], "--models 31: 1 to 30"),
         (["--minutes", "0"], "--minutes 0: more than 0"),
+        (["--in-all", "0"], "--in-all 0: more than 0"),
         (["--table"], "holds no results"),
     ],
 )
@@ -200,3 +202,14 @@ def test_packed_workers_train_to_the_same_bytes(tmp_path: Path) -> None:
         (1, 1, True), (2, 2, True), (4, 4, True),
     ]  # fmt: skip
     assert all(0 < row["share_of_matmul_ceiling"] < 4 and not row["ran_out"] for row in client["workers"])
+
+
+@pytest.mark.slow(smaller="test_what_can_not_be_done_is_one_line")
+def test_steps_share_the_minutes_of_all(tmp_path: Path) -> None:
+    """Each gets its part of what is left, in the order in which they are named."""
+    found = checked(tmp_path, "--device", "cpu", "--only", "throughput,memory", "--models", "1", "--in-all", "4")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.index("1 of 2, throughput") < found.stdout.index("2 of 2, memory")
+    share = kept(tmp_path, "throughput")["minutes"]
+    assert share == pytest.approx(4 * 0.5 / 40.5, rel=0.01)
+    assert kept(tmp_path, "memory")["minutes"] >= 4 - share - 1

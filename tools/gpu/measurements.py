@@ -91,14 +91,14 @@ def memory_of(model: Model, device: str) -> Json:
 
 
 EDGES = (0.94, 0.97, 1.03, 1.06)
-"""Limits of the allocator, as shares of the predicted peak."""
+"""Limits of the allocator, as shares of what budgets are compared with."""
 
 
 def verdicts_of(model: Model) -> list[Json]:
-    """Whether a client's first steps fit a GPU whose allocator is limited to shares of their predicted peak.
+    """Whether a client's first steps fit a GPU whose allocator is limited to shares of the memory that they need.
 
-    The limit holds for reserved memory, which segments make larger than what is allocated: a verdict is right if it is
-    what the replayed allocator says.
+    The limit holds for reserved memory: a verdict is right if it is that of a budget of so many bytes, with which the
+    larger of the peak and the replayed allocator's bytes is compared.
     """
     import gc
 
@@ -112,13 +112,13 @@ def verdicts_of(model: Model) -> list[Json]:
     source = setup.clients.client(int(setup.of_kind(model.kind)[0]))
     work = planner.work(model.kind, setup.schedule.rounds_of(stage)[0], stage)[0].limit_batches(source.size)
     trace = planner.predictor.trace(work, source)
-    predicted = trace.peak_memory_bytes
+    predicted = max(trace.peak_memory_bytes, trace.reserved_bytes)
     tries = []
     for share in EDGES:
         gc.collect()
         limit = int(predicted * share)
         fits = fits_limit(work, source, device_of("cuda"), limit)
-        right = fits == (trace.reserved_bytes <= limit)
+        right = fits == (predicted <= limit)
         tries.append({"share": share, "limit_bytes": limit, "fits": fits, "right": right})
     return tries
 

@@ -141,6 +141,7 @@ def do_memory(check: Check) -> Json:
     folder = check.folder / "memory"
     folder.mkdir(exist_ok=True)
     due = [index for index in range(check.models) if not (folder / f"{index:02d}.json").exists()]
+    due.sort(key=lambda index: "gru" not in MODELS[index].title)  # of which least is known
     with ThreadPoolExecutor(at_once(check)) as pool:
         try:
             ended = [pool.submit(measure, check, index, folder / f"{index:02d}.json") for index in due]

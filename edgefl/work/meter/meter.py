@@ -30,6 +30,7 @@ from edgefl.work.meter.allocator_peak import MemoryEvent
 from edgefl.work.meter.flops import FORMULAS, GATHERS, class_of, gradient_macs, is_matmul
 from edgefl.work.meter.operator_calls import Call, call_of
 from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, LiveCall, LiveMoment, StepCost, StepTrace
+from edgefl.work.recurrence import kernels_in
 
 WITHOUT_GRADIENT = "without gradient"
 """Used in place of a model part for what a training step runs without gradient."""
@@ -423,7 +424,10 @@ class Meter(_Mode):
             tensors = {id(t): t for t in (*_tensors(args), *_tensors(kwargs.values()), *outs)}
             touched = sum(t.numel() * t.element_size() for t in tensors.values())
         of_class = OperatorClass.OPTIMIZER if self._phase == "optimizer" else class_of(packet, args)
-        self._step.operators[flops, touched, of_class] += 1
+        kernels = kernels_in(packet, args)
+        each = flops // kernels, touched // kernels
+        self._step.operators[*each, of_class] += kernels - 1
+        self._step.operators[flops - (kernels - 1) * each[0], touched - (kernels - 1) * each[1], of_class] += 1
         if isinstance(args[0] if args else None, list | tuple) and str(packet).startswith("aten._foreach_"):
             self._step.more_kernels += len(args[0]) - 1
 
