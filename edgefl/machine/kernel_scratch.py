@@ -78,7 +78,7 @@ def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
         most = max(most, torch.cuda.get_device_properties(device).total_memory // PROBED_SHARE)
     with threads(1), generators, torch.no_grad():
         calls = [_choose_probe(each, device, most) for each in held]
-        results = _run(calls, device)
+        results = (_on_cuda if device == "cuda" else _on_cpu)(calls)
         return [
             _inside(each, result, most) if call else _extrapolate(each, device, most) or _assume_scratch(each)
             for each, call, result in zip(held, calls, results, strict=True)
@@ -95,6 +95,7 @@ def _extrapolate(held: LiveCall, device: str, most: int) -> Inside | None:
     """
     if device == "cuda" and not held.call.takes_lists:
         return None
+    run = _on_cuda if device == "cuda" else _on_cpu
     call = held.call.largest_entry() if held.call.takes_lists else held.call
     touched = call.argument_bytes + (0 if call.takes_lists else held.outputs)
     with suppress(LookupError):  # this torch doesn't have the operator
@@ -104,15 +105,14 @@ def _extrapolate(held: LiveCall, device: str, most: int) -> Inside | None:
             call = call.with_fewer_terms(TERMS)
         for share in SHARES:
             for depth, entries, sizes, calls in _smaller_calls(call, most / share / touched, most):
-                if None in (measured := _run(calls, device)):
+                if None in (measured := run(calls)):
                     continue
                 scratch = [peak - kept for peak, kept in filter(None, measured)]
                 at, other = (_continue_line(sizes[i:], scratch[i:], entries) for i in (0, len(sizes) - 2))
                 constant, few = len(set(scratch)) == 1, "conv" in call.operator and sizes[-1] < FEWEST_IMAGES
                 straight = abs(at - other) <= STRAIGHT * touched and not depth and len(sizes) == 3
                 if call.product or (not few if constant else straight):
-                    at = max(scratch) if call.product else at
-                    return Inside(held.outputs + ceil(at), assumed=call.takes_lists)
+                    return Inside(held.outputs + ceil(max(scratch) if call.product else at), assumed=call.takes_lists)
                 break
     return None
 
@@ -123,13 +123,14 @@ def _smaller_calls(call: Call, part: float, most: int) -> Iterator[tuple[int, in
     Only calls of ``most`` bytes at most are meant whose outputs grow to the call's own on a line.
     """
     for depth, entries in call.dimensions():
-        widest = int(entries * part)
-        sizes = [size for size in dict.fromkeys((widest, widest * 3 // 4, widest // 2)) if size]
-        for calls in zip(*(call.with_fewer_entries(entries, size) for size in sizes), strict=True) if len(sizes) > 1 else ():
+        if (widest := int(entries * part)) < 2:
+            continue
+        sizes = list(dict.fromkeys((widest, widest * 3 // 4, widest // 2)))
+        for calls in zip(*(call.with_fewer_entries(entries, size) for size in sizes), strict=True):
             with suppress(*REFUSALS):
-                outputs = [each.output_bytes() for each in (*calls, call)]
-                fits = calls[0].argument_bytes + outputs[0] <= most
-                if fits and outputs[-1] == round(_continue_line(sizes, outputs, entries)):
+                *outputs, whole = (each.output_bytes() for each in (*calls, call))
+                grow = whole == round(_continue_line(sizes, outputs, entries))
+                if grow and calls[0].argument_bytes + outputs[0] <= most:
                     yield depth, entries, sizes, calls
 
 
@@ -180,10 +181,6 @@ def _without_gpu(held: LiveCall) -> Inside:
     if pointwise or held.call.takes_lists or held.call.operator.startswith(LIBRARY):
         return Inside(held.outputs, assumed=True)
     return _assume_scratch(held)
-
-
-def _run(calls: Sequence[Call | None], device: str) -> list[tuple[int, int] | None]:
-    return _on_cuda(calls) if device == "cuda" else _on_cpu(calls)
 
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
