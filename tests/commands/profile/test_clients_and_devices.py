@@ -24,6 +24,8 @@ from edgefl.commands.sweep.devices_table import print_device_check
 from edgefl.commands.sweep.table import print_sweep, sweep_csv
 from edgefl.console import main
 from edgefl.devices import available_memory_bytes, device_names, load_device
+from edgefl.drawing.charts.costs import memory
+from edgefl.drawing.charts.records import Records
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.record import Record
 from edgefl.scenario import load
@@ -296,9 +298,13 @@ def test_a_gpu_is_compared_by_what_its_allocator_reserves(scenario: dict[str, An
         rows = [*edgefl.profile(asked, clients=True).clients, *check_of(asked, ["desktop-rtx-3060"]).rows]
         swept = edgefl.sweep(asked, vary=["round.cohort=1.0"]).rows[0]
         assert (swept.eligible_share == 1) == verdicts[0]["eligible"]
+        chart = memory(Records.from_run(run))
+        assert chart is not None
+        drawn.append({series.name: series.y[0] for series in chart.panels[0].series})
         told = {(each.eligible, each.reason) for each in (*rows, *fit.stages)}
         return told | {(each["eligible"], each["reason"]) for each in verdicts}, verdicts, flights
 
+    drawn: list[dict[str, Any]] = []
     (row,) = edgefl.profile({**own, "executor": {"device": "cuda"}}).rows
     reserved, peak = row.reserved_memory_bytes, row.peak_memory_bytes
     assert reserved == 2 * 2**20 > peak + 1  # one segment of small blocks, c10's kSmallBuffer
@@ -314,6 +320,7 @@ def test_a_gpu_is_compared_by_what_its_allocator_reserves(scenario: dict[str, An
     assert flights and not any("reserved_memory_bytes" in flight for flight in flights)
     assert all(v["costs"]["memory"] == flights[0]["peak_memory_bytes"] for v in verdicts)
     assert not any("peak_memory_bytes" in verdict for verdict in verdicts)
+    assert [each.get("reserved beyond the peak") for each in drawn] == [None, reserved - peak, None]
 
 
 def test_what_depends_on_free_memory_is_said(scenario: dict[str, Any]) -> None:
