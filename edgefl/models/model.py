@@ -165,16 +165,9 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def take_auxiliary_scores(self) -> list[tuple[float, Tensor]]:
-        """Class scores ``[batch, classes]`` that towers' auxiliary classifiers gave, each with the weight of its loss.
-
-        Towers hold them as ``auxiliary_scores`` from their forward pass on; they are taken once.
-        """
-        towers: list[Any] = list(self.children())
-        return [
-            (getattr(tower, "auxiliary_weight", AUXILIARY_WEIGHT), scores)
-            for tower in towers
-            for scores in vars(tower).pop("auxiliary_scores", ())
-        ]
+        """Class scores ``[batch, classes]`` of towers' auxiliary classifiers, and their losses' weights; taken once."""
+        towers = ((getattr(each, "auxiliary_weight", AUXILIARY_WEIGHT), vars(each)) for each in self.children())
+        return [(weight, scores) for weight, held in towers for scores in held.pop("auxiliary_scores", ())]
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """The L2-normalised feature of one modality: ``[batch, dim]``."""

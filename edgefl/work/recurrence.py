@@ -11,38 +11,25 @@ from torch import Tensor
 aten = torch.ops.aten
 
 KEPT = 5
-"""Numbers that the forward pass is assumed to keep for each token, layer, direction and hidden unit.
-
-So many does torch's own fused cell keep (``GRU_workspace_multiplier`` in ``native/cuda/RNN.cu``).  NVIDIA doesn't say
-what cuDNN's reserve holds.
-"""
-_MODE_GRU = 3
-"""``CUDNN_GRU``."""
+"""Numbers that are assumed to be kept for each token, layer, direction and hidden unit: those of torch's own fused cell
+(``GRU_workspace_multiplier`` in ``native/cuda/RNN.cu``), because NVIDIA doesn't say what cuDNN's reserve holds."""
+_MODE_GRU = 3  # CUDNN_GRU
 _SHAPE = {aten._cudnn_rnn: (9, 10), aten._cudnn_rnn_backward: (13, 14)}
 """Where the operators' arguments have the number of layers, and whether the batch comes first."""
 
 
-def fused_gru(
-    x: Tensor,
-    hx: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor]:
+def fused_gru(x: Tensor, hx: Tensor, weights: Sequence[Tensor], biases: bool, *how: Any) -> tuple[Tensor, Tensor]:
     """What ``torch.gru`` gives of a batch that isn't packed, by the operator that torch calls on a GPU.
 
     ``[batch, tokens, width] -> [batch, tokens, directions x hidden]`` and the last states; under autocast in half.
     """
+    layers, *dropout_train_directions, batch_first = how
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         x, hx, weights = x.to(dtype), hx.to(dtype), [weight.to(dtype) for weight in weights]
     out, last, *_ = aten._cudnn_rnn(
-        x, weights, 4 if has_biases else 2, x.new_empty(0), hx, None, _MODE_GRU, hx.shape[-1], 0, layers, batch_first,
-        dropout, train, bidirectional, [], None,
+        x, weights, 4 if biases else 2, x.new_empty(0), hx, None, _MODE_GRU, hx.shape[-1], 0, layers, batch_first,
+        *dropout_train_directions, [], None,
     )  # fmt: skip
     return out, last
 

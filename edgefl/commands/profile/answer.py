@@ -59,11 +59,6 @@ class Process(Peaks):
     process_memory_bytes: int
     """Overhead and the peak, or what a GPU's allocator reserves if that is more"""
 
-    @property
-    def tensor_bytes(self) -> int:
-        """What budgets of memory are compared with."""
-        return self.process_memory_bytes - self.runtime_overhead_bytes
-
 
 class FlopsColumns(Record):
     """Computation."""

@@ -365,9 +365,11 @@ def _seeds_once(profiles: Mapping[str, Tables]) -> Mapping[str, Tables]:
 def _notes(rows: Sequence[ProfileRow]) -> list[str]:
     """Rows that don't fit their device, throttling, and assumed scratch: a line each."""
     notes = []
-    too_large = [row for row in rows if row.tensor_bytes > row.available_memory_bytes]
+    too_large = [
+        row for row in rows if row.process_memory_bytes - row.runtime_overhead_bytes > row.available_memory_bytes
+    ]
     if too_large:
-        worst = max(too_large, key=lambda row: row.tensor_bytes)
+        worst = max(too_large, key=lambda row: row.process_memory_bytes)
         others = f"; {len(too_large)} rows in all" if len(too_large) > 1 else ""
         notes.append(
             f"too large for the {units.show_bytes(worst.available_memory_bytes)} that the device has for tensors: "

@@ -16,7 +16,6 @@ from edgefl.records.record import UNSET
 ABOVE = 2.2
 """The axis of memory ends at this multiple of the largest need, so that needs can be seen beside large budgets."""
 RESERVED = "reserved beyond the peak"
-"""What a GPU's allocator reserves more, which budgets are compared with."""
 
 
 def _groups(records: Records) -> dict[tuple[int, str], list[ShownFlight]]:
