@@ -34,7 +34,14 @@ from tools.pages.commands import commands_page
 from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
-from tools.pages.evidence import emulation_blocks, gpu_blocks, memory_blocks, other_program_blocks, seconds_blocks
+from tools.pages.evidence import (
+    emulation_blocks,
+    gpu_blocks,
+    memory_blocks,
+    other_program_blocks,
+    second_runtime_blocks,
+    seconds_blocks,
+)
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import dark_front_picture, front_facts, front_picture, same_facts
 from tools.pages.items import items_page
@@ -101,6 +108,7 @@ PAGES = (
     Page("docs/evidence/seconds.md", seconds_blocks),
     Page("docs/evidence/gpu.md", gpu_blocks),
     Page("docs/evidence/emulation.md", emulation_blocks),
+    Page("docs/evidence/second-runtime.md", second_runtime_blocks),
     Page("docs/evidence/other-programs.md", other_program_blocks),
     Page("docs/evidence/papers/orderings.md", ordering_blocks),
     Page("docs/evidence/papers/open-questions.md", open_question_blocks),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from edgefl import units
 from edgefl.devices import device_names, load_device
@@ -54,6 +55,32 @@ def gpu_blocks() -> dict[str, str]:
     ]
     head = ("Model", "Allocated", "Predicted with the GPU", "Predicted without", "A step", "Predicted step")
     return {"models": table(head, rows)}
+
+
+def second_runtime_blocks() -> dict[str, str]:
+    """Those of the page about ExecuTorch: bytes of both, and what is refused."""
+    kept = recorded("second-runtime")["rows"]
+    rows = [
+        (
+            each["model"],
+            f"{each['arena_bytes']:,}",
+            f"{each['peak_memory_bytes']:,}",
+            f"{each['arena_bytes'] / each['peak_memory_bytes']:.4g}",
+            f"{_beside(each, 'arena_bytes') / _beside(each, 'peak_memory_bytes'):.4g}",
+            f"{each['gradient_difference']:.0e}",
+            f"{each['seconds'] / each['torch_seconds']:.0f}",
+        )
+        for each in kept
+        if "refused" not in each
+    ]
+    head = ("Model", "Arena, B", "Predicted, B", "Ratio", "Less parameters", "Gradients off by", "Seconds over torch's")
+    refused = [(each["model"], each["refused"]) for each in kept if "refused" in each]
+    return {"models": table(head, rows), "refused": table(("Refused", "Because"), refused)}
+
+
+def _beside(row: Mapping[str, Any], name: str) -> int:
+    """These bytes less those of the parameters."""
+    return int(row[name] - row["parameter_bytes"])
 
 
 def _signed(error: float | None, digits: int) -> str:

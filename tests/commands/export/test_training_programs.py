@@ -174,7 +174,7 @@ def test_frozen_parameters_are_constants_beside_the_arena(step_of: Made, tmp_pat
     [
         (
             "_pooled",
-            r"the gradient of image\.conv\.\w+ differs from torch's by .*: a kernel is wrong",
+            r"the gradient of image\.conv\.\w+ differs from torch's by .*; a kernel is wrong",
         ),
         ("_dropped", r"two runtimes draw different masks \(aten\..*dropout.*\); set the model's dropout to 0"),
         ("_unknown", "erfcx"),
