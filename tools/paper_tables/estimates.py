@@ -16,13 +16,16 @@ from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from tools.paper_tables.page_tables import CopiedCell, PageTable, mib, ratio
 from tools.paper_tables.profiles import Profiles
+from tools.paper_tables.source_steps import MESA_NETS, memory, source_steps
 from tools.paper_tables.strangers import (
+    CONTEXT,
     LITGPT_RUNS,
     NET_RUNS,
     PEFT_RUNS,
     PEFT_WINDOWS,
     PHONE_BATCHES,
     PHONE_RUNS,
+    STEP_RUNS,
     TORCHTUNE_STEPS,
     WINDOW_STEPS,
     LitgptRun,
@@ -78,6 +81,7 @@ def tables(profiles: Profiles) -> list[PageTable]:
         _peaks(profiles),
         _torchtune(profiles),
         _litgpt(profiles),
+        _steps(profiles),
         _nets(profiles),
         _phones(profiles),
     ]
@@ -254,6 +258,60 @@ def _nets(profiles: Profiles) -> PageTable:
         "reserved, replayed", "replayed to published", "MiB at batch 128, published", "reserved, replayed at 128",
     )  # fmt: skip
     return PageTable("Nets of timm on a GPU", "nets", header, tuple(rows))
+
+
+TEXTS = (
+    "data={source: declared, clients: {text: 1}, samples: 512, shapes: {text: {vocabulary: 30522, classes: 2}}, "
+    "validation: 64, test: 64}",
+    "model={text: {tower: bert, blocks: 24, width: 1024, heads: 16, tokens: 512}}", "training.clip=1.0",
+    "training.optimizer=adamw", "training.implementation=for-loop",
+)  # fmt: skip
+OWN_VIT = "model={image: {tower: vit, blocks: 24, width: 1024, heads: 16, patch: 16, drop_path: 0.1}}"
+MIXED, CHECKPOINTING = "training.precision=bfloat16", "training.checkpointing=true"
+"""bfloat16 takes the bytes of float16."""
+
+
+def overrides_of_runs() -> dict[str, tuple[str, ...]]:
+    """The overrides of the scenario of nets by the name of a ``StepRun``; attention is written out where theirs is."""
+    four, ones = "training.batch=4", ("training.batch=1", "training.accumulation=4")
+    products = "training.attention=math"
+    large, half = "model.image.variant=vit_large_patch16_224", "model.image.dtype=bfloat16"
+    mmengine = OWN_VIT, "training.batch=64", "training.optimizer=adamw", products
+    overrides: list[tuple[str, ...]] = [
+        (*TEXTS, four), (*TEXTS, *ones), (*TEXTS, *ones, CHECKPOINTING), (*TEXTS, four, MIXED),
+        (*TEXTS, *ones, CHECKPOINTING, MIXED), (*TEXTS, four, "training.optimizer=adamw-8bit"),
+    ]  # fmt: skip
+    overrides = [(*each, products) for each in overrides]
+    overrides += [
+        (large, "training.batch=64"), (large, "training.batch=64", MIXED), (large, "training.batch=64", half),
+        (large, "training.batch=16", half), (large, four, "training.accumulation=4", half),
+        mmengine, (*mmengine, "training.checkpointing=10 blocks"),
+    ]  # fmt: skip
+    for variant in MESA_NETS.values():
+        overrides.append((f"model.image.variant={variant}", "training.batch=128", MIXED, products))
+    return dict(zip([run.name for run in STEP_RUNS], overrides, strict=True))
+
+
+def _steps(profiles: Profiles) -> PageTable:
+    """edgefl's own step, and the step with what the source's program keeps besides."""
+    rows, overrides, written = [], overrides_of_runs(), source_steps()
+    for run in STEP_RUNS:
+        kind = "image" if "model.image" in overrides[run.name][0] or OWN_VIT in overrides[run.name] else "text"
+        beside = CONTEXT if run.kind == "process" else 0
+        if run.kind == "allocated":
+            ours = profiles.profile_of(NETS, *overrides[run.name]).rows[0].live_memory_bytes / 2**20
+        else:
+            ours = profiles.reserved_bytes(NETS, kind, *overrides[run.name]) / 2**20 + beside
+        cells: tuple[str, ...] = ("", "")
+        if run.name in written:
+            taken = memory(written[run.name])
+            theirs = (taken.allocated if run.kind == "allocated" else taken.reserved) / 2**20 + beside
+            cells = f"{theirs:,.0f}", ratio(theirs, run.mib)
+        rows.append((run.name, run.kind, CopiedCell(f"{run.mib:,.0f}"), f"{ours:,.0f}", ratio(ours, run.mib), *cells))
+    header = (
+        "MiB", "of the", "published", "edgefl", "ours to published", "with what its program keeps", "that to published",
+    )  # fmt: skip
+    return PageTable("BERT, ViT, DeiT and Swin: steps by program", "steps", header, tuple(rows))
 
 
 def _phones(profiles: Profiles) -> PageTable:

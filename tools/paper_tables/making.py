@@ -244,7 +244,7 @@ PAGES = {
         Page(page="pmcmfl", what="PmcmFL's prototypes, memory", tables=5, minutes=5),
         Page(page="lw-fedmml", what="LW-FedMML's three schedules", tables=8, figures=2, minutes=5),
         Page(page="fedcola-layerwise", what="FedCola layer by layer", tables=4, figures=1, minutes=10),
-        Page(page="estimates", what="memory that others measured", tables=7, minutes=10),
+        Page(page="estimates", what="memory that others measured", tables=8, minutes=13),
     )
 }
 

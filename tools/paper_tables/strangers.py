@@ -138,6 +138,58 @@ NET_RUNS = (
 )
 
 
+class StepRun(NamedTuple):
+    """A training step and its memory in MiB, of the ``kind`` "process", "reserved" or "allocated"."""
+
+    name: str
+    mib: float
+    kind: str
+
+
+HUGGING_FACE = Citation(
+    "Hugging Face, documentation of transformers of 2022, Efficient Training on a Single GPU",
+    "Apache-2.0",
+    "BERT-large classifies texts of 512 tokens, AdamW, batch 4 or 4 batches of 1; memory of the process by nvidia-smi, "
+    "of which 1,343 MiB are there before the model",
+)
+CONTEXT = 1343
+"""MiB of a process before a model, as Hugging Face measured it."""
+RASBT = Citation(
+    "rasbt/pytorch-memory-optim, logs.md",
+    "none: cited",
+    "torchvision's ViT-L/16 of 10 classes, 224 x 224, Adam, torch 2.1.0.dev20230623; largest reserved memory",
+)
+MMENGINE = Citation(
+    "open-mmlab/mmengine, pull request 1319",
+    "Apache-2.0",
+    "MMPretrain's ViT-L/16, 224 x 224, batch 64 on each of two GPUs, float32, AdamW; largest allocated memory",
+)
+MESA = Citation(
+    "ziplab/Mesa, README",
+    "Apache-2.0",
+    "224 x 224, batch 128, torch 1.7.1, automatic mixed precision, AdamW; largest allocated memory",
+)
+STEP_RUNS = (
+    StepRun("BERT-large, batch 4", 14_949, "process"),
+    StepRun("BERT-large, 4 x 1", 8_681, "process"),
+    StepRun("BERT-large, 4 x 1, checkpointing", 6_775, "process"),
+    StepRun("BERT-large, batch 4, float16", 13_939, "process"),
+    StepRun("BERT-large, 4 x 1, checkpointing, float16", 7_275, "process"),
+    StepRun("BERT-large, batch 4, 8-bit AdamW", 13_085, "process"),
+    StepRun("ViT-L/16 (rasbt), batch 64", 26.79e9 / 2**20, "reserved"),
+    StepRun("ViT-L/16 (rasbt), batch 64, autocast", 18.21e9 / 2**20, "reserved"),
+    StepRun("ViT-L/16 (rasbt), batch 64, bfloat16", 13.82e9 / 2**20, "reserved"),
+    StepRun("ViT-L/16 (rasbt), batch 16, bfloat16", 5.69e9 / 2**20, "reserved"),
+    StepRun("ViT-L/16 (rasbt), 4 x 4, bfloat16", 3.91e9 / 2**20, "reserved"),
+    StepRun("ViT-L/16 (MMPretrain), batch 64", 26_012, "allocated"),
+    StepRun("ViT-L/16 (MMPretrain), batch 64, 10 blocks recomputed", 17_842, "allocated"),
+    StepRun("DeiT-Ti (Mesa)", 4_171, "allocated"),
+    StepRun("DeiT-S (Mesa)", 8_459, "allocated"),
+    StepRun("DeiT-B (Mesa)", 17_691, "allocated"),
+    StepRun("Swin-Ti (Mesa)", 11_812, "allocated"),
+)
+
+
 class PhoneRun(NamedTuple):
     """A net on a phone at batch 1, 4 and 16: milliseconds of a step, and resident memory in MB."""
 
