@@ -118,6 +118,9 @@ def _export_step(work: Work, source: Source, start: Mapping[str, Tensor]) -> tup
             next(RandomBatches(source, work.model, 1).batches(pass_, seed)) for seed in (0, 1)
         )
         whole = _TrainingStep(model, lambda v: step.loss(context, dict(zip(batch, v, strict=True)), pattern, pass_))
+        whole(*batch.values()).backward()
+        for parameter in trained.values():  # torch exports none that gets no gradient, as of a modality that is missing
+            parameter.requires_grad_(parameter.grad is not None)
         program, arena, constants = _lower(whole, tuple(batch.values()))
         return program, arena, constants, _compare(whole, program, [tuple(batch.values()), tuple(other.values())])
 

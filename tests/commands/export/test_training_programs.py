@@ -64,6 +64,12 @@ class _Normalised(_Convolved):
         return self.norm(x)
 
 
+class _Spare(_Convolved):
+    def __init__(self, channels: int):
+        super().__init__(channels)
+        self.spare = nn.Linear(5, 7)
+
+
 class _Layers(nn.Module):
     """Linear layers, of which a schedule may freeze the first."""
 
@@ -85,7 +91,7 @@ class _Layers(nn.Module):
 @pytest.fixture(scope="module")
 def step_of() -> Callable[..., dict[str, Any]]:
     """A function that makes a scenario of one kind with a tower of this module, or of edgefl."""
-    for made in (_Convolved, _Pooled, _Dropped, _Unknown, _Normalised, _Layers):
+    for made in (_Convolved, _Pooled, _Dropped, _Unknown, _Normalised, _Spare, _Layers):
         edgefl.register("tower", f"executorch{made.__name__}".lower())(made)
 
     def make(tower: str | Mapping[str, Any], **sections: Any) -> dict[str, Any]:
@@ -158,6 +164,14 @@ def test_the_arena_of_a_wide_layer_is_torchs_memory_and_a_transposed_copy(step_o
     assert row.peak_memory_bytes == pytest.approx(torchs, rel=0.02)
     # torch's transposed weight is a view; the copy is there before the gradient of the stem is
     assert row.arena_bytes == pytest.approx(torchs + 4 * (400 * 400 - 64 * 400), rel=0.01)
+
+
+@executorch
+def test_parameters_without_a_gradient_are_left_out(step_of: Made, tmp_path: Path) -> None:
+    (plain,) = export(step_of("_convolved"), tmp_path / "plain")
+    (row,) = export(step_of("_spare"), tmp_path / "spare")
+    assert (row.arena_bytes, row.constant_bytes) == (plain.arena_bytes, plain.constant_bytes)
+    assert row.peak_memory_bytes == plain.peak_memory_bytes + 4 * (5 * 7 + 7)
 
 
 @executorch
