@@ -9,7 +9,7 @@ from typing import Any
 from edgefl import units
 from edgefl.devices import device_names, load_device
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.processors import classes
+from edgefl.devices.processors import Interval, classes, load_fitted_rates
 from edgefl.devices.profile import Device, hardware
 from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
 from edgefl.records.reading import from_data
@@ -37,7 +37,10 @@ def memory_blocks() -> dict[str, str]:
 def seconds_blocks() -> dict[str, str]:
     """Those of the page about seconds and joules."""
     devices = [load_device(name) for name in device_names()]
-    return {"unseen": _unseen(), "classes": _seconds(devices), "meters": _meters(devices), "calibrated": _calibrated()}
+    return {
+        "unseen": _unseen(), "intervals": _intervals(), "classes": _seconds(devices), "meters": _meters(devices),
+        "calibrated": _calibrated(),
+    }  # fmt: skip
 
 
 def gpu_blocks() -> dict[str, str]:
@@ -133,6 +136,19 @@ def _unseen() -> str:
             )
         )
     return table(("The fit lacks", "Rows", "Devices", "Median error", "Within 1.5x", "Worst", "Tau"), rows)
+
+
+def _intervals() -> str:
+    """The intervals of seconds by type of processor and loading, for sources that were seen and others."""
+    loading = {None: "", False: ", without loading", True: ", with loading"}
+    factors: dict[str, dict[bool, Interval]] = {}
+    for each in load_fitted_rates().intervals:
+        factors.setdefault(f"{each.of.upper()}{loading[each.loading]}", {})[each.seen] = each
+    rows = [
+        (name, *(f"x{of[seen].factor:.2f}" for seen in (True, False)), str(of[False].rows), str(of[False].pairs))
+        for name, of in factors.items()
+    ]
+    return table(("Processor", "Source seen", "Source unseen", "Rows", "Pairs of device and source"), rows)
 
 
 def _runtimes(devices: Iterable[Device]) -> str:

@@ -174,7 +174,7 @@ def _step(
         for master in masters:
             master.grad = torch.empty_like(master) if master.grad is None else master.grad
         gradients = [[each.grad for each in of if each.grad is not None] for of in (masters, trained)]
-        torch._foreach_copy_(*gradients)
+        torch._foreach_copy_(gradients[0], gradients[1])
     optimizer.step()
     if row.half_model:
         with torch.no_grad():
