@@ -89,7 +89,7 @@ class FittedEfficiency(Fields):
     efficiency: Efficiency
 
 
-class Interval(Fields):
+class SecondsInterval(Fields):
     """The ``factor`` within which, either way, 80 % of published seconds lie of what fits without them predict.
 
     ``of`` is the type of the processors and ``loading`` whether the rows include the loading of samples (None: some
@@ -111,7 +111,7 @@ class Fitted(Fields):
     title: str
     loss: str
     date: datetime.date
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SecondsInterval, ...]
     entries: tuple[FittedEfficiency, ...]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from edgefl import units
 from edgefl.devices import device_names, load_device
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.processors import Interval, classes, load_fitted_rates
+from edgefl.devices.processors import SecondsInterval, classes, load_fitted_rates
 from edgefl.devices.profile import Device, hardware
 from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
 from edgefl.records.reading import from_data
@@ -141,7 +141,7 @@ def _unseen() -> str:
 def _intervals() -> str:
     """The intervals of seconds by type of processor and loading, for sources that were seen and others."""
     loading = {None: "", False: ", without loading", True: ", with loading"}
-    factors: dict[str, dict[bool, Interval]] = {}
+    factors: dict[str, dict[bool, SecondsInterval]] = {}
     for each in load_fitted_rates().intervals:
         factors.setdefault(f"{each.of.upper()}{loading[each.loading]}", {})[each.seen] = each
     rows = [
