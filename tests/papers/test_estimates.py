@@ -13,11 +13,13 @@ from tools.paper_tables.page_tables import Committed, committed_tables, differen
 from tools.paper_tables.profiles import Profiles
 from tools.paper_tables.source_steps import (
     AdamOf2_0,
+    Litgpt,
     SourceStep,
     adamw,
     bert,
     image_loss,
     images,
+    litgpt,
     text_loss,
     texts,
     torchvision_vit,
@@ -126,6 +128,7 @@ def size_of(step: SourceStep) -> int:
         small_text(), small_text(gradients="always", softmax_input=True, averaged=True),
         small_text(gradients="always", softmax_input=True, checkpointing=True, accumulation=2),
         small_image(gradients="forward"), small_image(gradients="forward", accumulation=2),
+        litgpt(2, 40, width=32, blocks=2, heads=2, vocabulary=300),
     ],
 )  # fmt: skip
 def test_a_sources_step_takes_of_a_real_allocator_what_its_storages_take(step: SourceStep) -> None:
@@ -157,6 +160,19 @@ def test_most_steps_are_within_a_twentieth_of_what_was_published() -> None:
     }
     assert len(near) == 11
     assert all("Mesa" in name or "bfloat16" in name or "autocast" in name for name in {*overrides} - near)
+
+
+def test_litgpts_own_step_is_within_a_twentieth() -> None:
+    rows = committed("with what litgpt keeps")
+    assert len(rows) == len(LITGPT_RUNS) + 1
+    assert all(abs(numbers(row["that to published"])[0] - 1) < 0.05 for row in rows if row["that to published"])
+
+
+def test_litgpts_adapters_have_the_published_parameters() -> None:
+    with torch.device("meta"):
+        model = Litgpt()
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 1_572_864
+    assert sum(p.numel() for p in model.parameters()) == 1_418_270_720 + 1_572_864
 
 
 @pytest.mark.slow(smaller="test_every_row_of_torchtunes_table_is_predicted_or_told")

@@ -277,6 +277,79 @@ def text_loss(module: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
+class _LitgptBlock(nn.Module):
+    """A block of Phi-1.5 as litgpt runs it: queries, keys and values in one tensor, and LoRA over dropped inputs."""
+
+    def __init__(self, width: int, heads: int, rank: int):
+        super().__init__()
+        self.heads = heads
+        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.proj, self.fc, self.out = nn.Linear(width, width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.requires_grad_(False)
+        self.first = nn.Parameter(torch.zeros(2 * rank, width))
+        self.second = nn.Parameter(torch.zeros(2 * width, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, tokens, dim] -> [batch, tokens, dim]``."""
+        normed = self.norm(x)
+        size, tokens, width = x.shape
+        low = F.linear(F.dropout(normed, 0.05), self.first)
+        high = F.conv1d(low.transpose(1, 2), self.second[..., None], groups=2).transpose(1, 2)
+        padded = high.new_zeros(size * tokens, 3 * width)
+        places = torch.arange(2 * width)
+        change = padded.index_copy(1, places, high.reshape(size * tokens, 2 * width)).view(size, tokens, 3 * width)
+        qkv = self.qkv(normed) + change * 2.0
+        heads = qkv.view(size, tokens, self.heads, 3, -1).permute(0, 2, 3, 1, 4)
+        query, key, value = (part.reshape(size, self.heads, tokens, -1) for part in heads.split(1, 2))
+        out = F.scaled_dot_product_attention(_turned(query), _turned(key), value, is_causal=True)
+        attended = self.proj(out.transpose(1, 2).reshape(size, tokens, width))
+        made: Tensor = self.out(F.gelu(self.fc(normed), approximate="tanh")) + attended + x
+        return made
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Rotary positions on the first half of each head; their angles depend on the place alone."""
+    half = x.shape[-1] // 2
+    turned, left = x[..., :half], x[..., half:]
+    angles = torch.zeros(x.shape[2], half, dtype=x.dtype)
+    one, two = turned.chunk(2, -1)
+    return torch.cat([turned * angles.cos() + torch.cat([-two, one], -1) * angles.sin(), left], -1)
+
+
+class Litgpt(nn.Module):
+    """Phi-1.5 with LoRA of rank 8 on queries and values, as litgpt trains it, or another size."""
+
+    def __init__(self, width: int = 2048, blocks: int = 24, heads: int = 32, vocabulary: int = 51_200):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width).requires_grad_(False)
+        self.blocks = nn.ModuleList(_LitgptBlock(width, heads, 8) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width).requires_grad_(False)
+        self.head = nn.Linear(width, vocabulary).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Scores of 128 tokens at a time."""
+        tokens = self.embedding(x)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return [self.head(part) for part in self.norm(tokens).split(128, 1)]
+
+
+def litgpt_loss(module: nn.Module, batch: Batch) -> Tensor:
+    """The loss in chunks; Lightning gives scores in float32, which the program's variable holds until the next ones."""
+    scores = [part.float() for part in module(batch["text"])]
+    vars(module)["held"] = scores
+    pairs = zip(scores, batch["text"].split(128, 1), strict=True)
+    return torch.cat([F.cross_entropy(s.flatten(0, 1), t.flatten(), reduction="none") for s, t in pairs]).mean()
+
+
+def litgpt(size: int, tokens: int = 1_044, **sizes: int) -> SourceStep:
+    """A step of litgpt with ``size`` texts, all in bfloat16."""
+    return SourceStep(
+        lambda: Litgpt(**sizes), lambda: {"text": torch.zeros(size, tokens, dtype=torch.long)}, litgpt_loss,
+        lambda p: torch.optim.AdamW(p, foreach=True), dtype=torch.bfloat16,
+    )  # fmt: skip
+
+
 def adamw(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     """AdamW, a parameter after the other."""
     return torch.optim.AdamW(parameters, foreach=False)
