@@ -95,7 +95,6 @@ def _extrapolate(held: LiveCall, device: str, most: int) -> Inside | None:
     """
     if device == "cuda" and not held.call.takes_lists:
         return None
-    run = _on_cuda if device == "cuda" else _on_cpu
     call = held.call.largest_entry() if held.call.takes_lists else held.call
     touched = call.argument_bytes + (0 if call.takes_lists else held.outputs)
     with suppress(LookupError):  # this torch doesn't have the operator
@@ -105,14 +104,15 @@ def _extrapolate(held: LiveCall, device: str, most: int) -> Inside | None:
             call = call.with_fewer_terms(TERMS)
         for share in SHARES:
             for depth, entries, sizes, calls in _smaller_calls(call, most / share / touched, most):
-                if None in (measured := run(calls)):
+                if None in (measured := (_on_cuda if device == "cuda" else _on_cpu)(calls)):
                     continue
                 scratch = [peak - kept for peak, kept in filter(None, measured)]
                 at, other = (_continue_line(sizes[i:], scratch[i:], entries) for i in (0, len(sizes) - 2))
                 constant, few = len(set(scratch)) == 1, "conv" in call.operator and sizes[-1] < FEWEST_IMAGES
                 straight = abs(at - other) <= STRAIGHT * touched and not depth and len(sizes) == 3
                 if call.product or (not few if constant else straight):
-                    return Inside(held.outputs + ceil(max(scratch) if call.product else at), assumed=call.takes_lists)
+                    most_taken = max(scratch if call.product else [*scratch, at])
+                    return Inside(held.outputs + ceil(most_taken), assumed=call.takes_lists)
                 break
     return None
 
