@@ -41,10 +41,7 @@ _FLOAT32_ON_GPU = frozenset(
     for name in "exp group_norm layer_norm log log_softmax logsumexp pow __pow__ rsqrt softmax softplus".split()
     if hasattr(place, name)
 )
-"""Functions that autocast computes in float32 on a GPU, but in half precision on a CPU (``autocast_mode.h`` of torch).
-
-Left out are what hardly any layer calls, and losses, which a CPU computes in float32 too.
-"""
+"""What autocast computes in float32 on a GPU only (torch's ``autocast_mode.h``), but for what layers hardly call."""
 _ATTEND, _DROPOUTS = F.scaled_dot_product_attention, (F.dropout, torch.dropout)
 
 

@@ -151,15 +151,15 @@ def test_what_old_programs_keep_has_its_size() -> None:
 
 
 def test_most_steps_are_within_a_twentieth_of_what_was_published() -> None:
-    """Of the better of both columns; those of Mesa and two in bfloat16 aren't, which the page says."""
+    """As the page says, all but Mesa's, two in bfloat16 and one of a round figure."""
     rows, overrides = committed("with what its program keeps"), estimates.overrides_of_runs()
     assert [row["MiB"] for row in rows] == [run.name for run in STEP_RUNS] == list(overrides)
     assert [numbers(row["published"])[0] for row in rows] == [round(run.mib) for run in STEP_RUNS]
     near = {
         row["MiB"] for row in rows if abs(numbers(row["that to published"] or row["ours to published"])[0] - 1) <= 0.05
     }
-    assert len(near) == 11
-    assert all("Mesa" in name or "bfloat16" in name or "autocast" in name for name in {*overrides} - near)
+    assert len(near) == 12
+    assert all("Mesa" in name or "bfloat16" in name or "LoRA" in name for name in {*overrides} - near)
 
 
 def test_litgpts_own_step_is_within_a_twentieth() -> None:

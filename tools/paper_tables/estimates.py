@@ -274,6 +274,12 @@ TEXTS = (
     "model={text: {tower: bert, blocks: 24, width: 1024, heads: 16, tokens: 512}}", "training.clip=1.0",
     "training.optimizer=adamw", "training.implementation=for-loop",
 )  # fmt: skip
+ROBERTA_TEXTS = (
+    "data={source: declared, clients: {text: 1}, samples: 640, shapes: {text: {vocabulary: 50265, classes: 2}}, "
+    "validation: 64, test: 64}",
+    "model={text: {tower: hf, config: {model_type: roberta, hidden_size: 1024, num_hidden_layers: 24, "
+    "num_attention_heads: 16, intermediate_size: 4096, max_position_embeddings: 514, type_vocab_size: 1}, tokens: 96}}",
+)
 OWN_VIT = "model={image: {tower: vit, blocks: 24, width: 1024, heads: 16, patch: 16, drop_path: 0.1}}"
 MIXED, CHECKPOINTING = "training.precision=bfloat16", "training.checkpointing=true"
 """bfloat16 takes the bytes of float16."""
@@ -289,7 +295,9 @@ def overrides_of_runs() -> dict[str, tuple[str, ...]]:
         (*TEXTS, four), (*TEXTS, *ones), (*TEXTS, *ones, CHECKPOINTING), (*TEXTS, four, MIXED),
         (*TEXTS, *ones, CHECKPOINTING, MIXED), (*TEXTS, four, "training.optimizer=adamw-8bit"),
     ]  # fmt: skip
-    overrides = [(*each, products) for each in overrides]
+    roberta = *ROBERTA_TEXTS, "training.optimizer=adamw", "training.batch=64"
+    lora = "adapter={name: lora, rank: 8, parts: [query, value], also: [head]}"
+    overrides = [(*each, products) for each in (*overrides, roberta, (*roberta, lora))]
     overrides += [
         (large, "training.batch=64"), (large, "training.batch=64", MIXED), (large, "training.batch=64", half),
         (large, "training.batch=16", half), (large, four, "training.accumulation=4", half),

@@ -154,6 +154,11 @@ HUGGING_FACE = Citation(
 )
 CONTEXT = 1343
 """MiB of a process before a model, as Hugging Face measured it."""
+ROBERTA = Citation(
+    "huggingface/peft, issue 675",
+    "Apache-2.0",
+    "RoBERTa-large, float32, AdamW, 64 texts of 96 tokens: around 17 GB, with LoRA of rank 8 on queries and values 12",
+)
 RASBT = Citation(
     "rasbt/pytorch-memory-optim, logs.md",
     "none: cited",
@@ -176,6 +181,8 @@ STEP_RUNS = (
     StepRun("BERT-large, batch 4, float16", 13_939, "process"),
     StepRun("BERT-large, 4 x 1, checkpointing, float16", 7_275, "process"),
     StepRun("BERT-large, batch 4, 8-bit AdamW", 13_085, "process"),
+    StepRun("RoBERTa-large (peft#675), 64 x 96 tokens", 17 * 1024, "process"),
+    StepRun("RoBERTa-large (peft#675), LoRA", 12 * 1024, "process"),
     StepRun("ViT-L/16 (rasbt), batch 64", 26.79e9 / 2**20, "reserved"),
     StepRun("ViT-L/16 (rasbt), batch 64, autocast", 18.21e9 / 2**20, "reserved"),
     StepRun("ViT-L/16 (rasbt), batch 64, bfloat16", 13.82e9 / 2**20, "reserved"),
