@@ -26,6 +26,7 @@ from edgefl.commands.profile.timeline_chart import memory_timeline
 from edgefl.drawing.figures import check_figure, draw_figure
 from edgefl.drawing.text_tables import flat
 from edgefl.errors import RunError
+from edgefl.machine import kernel_scratch
 from edgefl.records.record import Record
 from edgefl.work import PARTS, LiveMoment, Timeline
 
@@ -138,6 +139,18 @@ TIMELINE = Timeline(
         _moment("aten.addmm", "image.head", "forward", 2, parameters=2**20, optimizer=2**21),
     ]
 )
+
+
+def test_scratch_that_cannot_be_continued_is_told_as_assumed(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call is as small as those that may be run here."""
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel_scratch, "PROBED_BYTES", 1)
+    found = edgefl.profile(tiny(data={**DECLARED, "clients": {"text": 1}}))
+    row = found.rows[0]
+    assert row.memory_assumed and row.peak_memory_bytes > row.live_memory_bytes
+    assert "scratch isn't measured on this machine" in shown(print_profile, found)
 
 
 def test_the_page_of_a_timeline_is_whole_and_marks_the_peak(tmp_path: Path) -> None:
