@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from edgefl import units
 from edgefl.records.answer import Answer, SecondsWithin
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
 from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
@@ -182,6 +183,12 @@ class RunSummary(Record):
 
     best_of_last: Rounds | Maybe = UNSET
     """Each metric is the best of so many last rounds; only in finished runs with `evaluation.reported`"""
+
+    @property
+    def time_words(self) -> str:
+        """The virtual time with its interval: ``47 s, x1.4 either way (80 %)``."""
+        within = [units.show_interval(*self.seconds_within.values())] if self.seconds_within else []
+        return ", ".join([units.show_seconds(self.virtual_seconds), *within])
 
     @property
     def score_words(self) -> str:

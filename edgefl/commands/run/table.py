@@ -72,9 +72,8 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
     not_completed = {outcome: n for outcome, n in facts.outcomes.items() if outcome != "completed"}
     console.print(
         Text(
-            f"virtual time {units.show_seconds(facts.virtual_seconds)}"
-            + (f", {units.show_interval(*facts.seconds_within.values())}, " if facts.seconds_within else ", ")
-            + f"{_updates(facts)}, "
+            f"virtual time {facts.time_words}, "
+            f"{_updates(facts)}, "
             f"down {units.show_bytes(totals.carried_download_bytes)}, "
             f"up {units.show_bytes(totals.carried_upload_bytes)}, "
             f"{units.show_flops(totals.executed_flops)}, {units.show_joules(totals.energy_joules)}"

@@ -58,7 +58,7 @@ def _score_sentence(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
         for kind, name in metrics.items()
         if (value := facts.metrics.get(kind, {}).get(name)) is not None
     ]
-    after = f"after {facts.rounds:,} rounds and {units.show_seconds(facts.virtual_seconds)} of virtual time"
+    after = f"after {facts.rounds:,} rounds and {facts.time_words} of virtual time"
     return _sentence(f"{join_names(scores)} {after} ({facts.score_words})") if scores else []
 
 
