@@ -9,8 +9,8 @@ bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain
 class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a prior,
 that of the type towards ``START``.  The priors are soft_l1, too: normal near zero, but not against a class that is
 unlike all others.  So a device with many rows has numbers of its own, and one without has those of its class.  At
-every link ``speed`` moves all shares together, since one or two rows tell no more of a device.  Rows of one script (a
-source and its framework) are off together, so that its seconds have a factor of their own, drawn towards 1.  It is of
+every link ``speed`` moves all shares together, since one or two rows tell no more of a device.  Rows of one source
+are off together because its scripts and hosts are alike, so that its seconds have a factor, drawn towards 1.  It is of
 the fit alone: what is written and what is predicted of rows that a fit lacks is without it.
 
 The loss of a row is soft_l1 of log(predicted / measured) / NOISE, weighted by 1 / sqrt(n) where n rows of seconds have
@@ -18,7 +18,7 @@ its device and source: a table of 71 rows counts as eight.
 
 Which classes of operators share a number, and most widths of the priors, were chosen by cross-validation within the
 fitted half of 209 rows, leaving out a fifth of the models of each device, and one device.  ``--choose`` leaves out a
-source of all rows, by which the width of scripts and those of classes and runtimes of CPUs were chosen.
+source of all rows, by which the width of sources and those of classes and runtimes of CPUs were chosen.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ TITLE = "Efficiencies of processors, fitted to published seconds of training ste
 class Widths:
     """Widths of the priors of logarithms at each link, and of ``speed``; ``times`` multiplies those of fixed times.
 
-    Seconds of kernels, launches and loading depend on the computer beside the processor, too.  ``script`` is the
-    width of the factor of a script; CPUs have none, since most of their classes have rows of one source.
+    Seconds of kernels, launches and loading depend on the computer beside the processor, too.  ``source`` is the
+    width of the factor of a source; CPUs have none, since most of their classes have rows of one source.
     """
 
     type: float
@@ -113,7 +113,7 @@ class Widths:
     device: float
     speed: float
     times: float
-    script: float
+    source: float
 
 
 WIDTHS: Mapping[ProcessorType, Widths] = {
@@ -123,18 +123,18 @@ WIDTHS: Mapping[ProcessorType, Widths] = {
 CANDIDATES: Mapping[str, tuple[float, ...]] = {
     "type": (0.35, 0.7, 1.4), "of_class": (0.1, 0.15, 0.3, 0.6), "runtime": (0.1, 0.2, 0.4),
     "device": (0.05, 0.1, 0.2), "speed": (0.05, 0.1, 0.2, 0.4), "times": (0.5, 1.0, 2.0, 4.0),
-    "script": (1e-3, 0.15, 0.3, 0.6),
+    "source": (1e-3, 0.15, 0.3, 0.6),
 }  # fmt: skip
 """What --choose tries for each."""
 
 
 def chain(one: MeasuredQuantity) -> tuple[Node, ...]:
-    """The links whose summands make the numbers of a row, from the type down, and its script."""
+    """The links whose summands make the numbers of a row, from the type down, and that of its source."""
     hardware = one.device
     assert hardware.processor_class is not None
     type, of_class, runtime = hardware.processor.type, hardware.processor_class, one.row.software.key
-    script = (type, "", "", one.row.software.name, source_of(one.row))
-    return (type,), (type, of_class), (type, of_class, runtime), (type, of_class, runtime, hardware.name), script
+    source = (type, "", "", "", source_of(one.row))
+    return (type,), (type, of_class), (type, of_class, runtime), (type, of_class, runtime, hardware.name), source
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Fit:
     def numbers(self, links: Iterable[Node]) -> Floats:
         """Logarithms of the numbers at the end of a chain; links that had no rows have no summand.
 
-        No share of the peak is above 1, which a factor of slow scripts could make of it.
+        No share of the peak is above 1, which the factor of a slow source could make of it.
         """
         links, zero = list(links), np.zeros(len(START[self.type]) + 1)
         total = sum((self.summands.get(link, zero) for link in links), zero)
@@ -266,7 +266,7 @@ class Fit:
         return np.where(of_peak, np.minimum(numbers, 0.0), numbers)
 
     def predicted(self, table: Table, of: Booleans) -> Floats:
-        """Predicted seconds of these rows, without the factors of their scripts."""
+        """Predicted seconds of these rows, without the factors of their sources."""
         numbers = np.array([self.numbers(chain(one)[:-1]) for one in table.rows])
         return np.exp(table.log_seconds(numbers)[0][of])
 
@@ -298,10 +298,10 @@ def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
     links = np.array([[nodes[node] for node in of_row] for of_row in chains])
     own = (widths.type, widths.of_class, widths.runtime, widths.device)
     each = np.append(np.where(speed > 0, 1.0, widths.times), 0.0)
-    scripts = np.array([len(node) > len(own) for node in nodes])
+    sources = np.array([len(node) > len(own) for node in nodes])
     width = np.array([own[min(len(node), len(own)) - 1] * each for node in nodes])
-    width[:, -1] = np.where(scripts, widths.script, widths.speed)
-    width[scripts, :-1] = 1e-3  # a script has a factor alone
+    width[:, -1] = np.where(sources, widths.source, widths.speed)
+    width[sources, :-1] = 1e-3  # a source has a factor alone
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
     part = subset(table, of)
     weight, measured = np.sqrt(weights(part.rows)), table.measured[of]

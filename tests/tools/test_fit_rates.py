@@ -165,18 +165,18 @@ def test_held_out_predictions_name_the_rows_that_there_are() -> None:
             assert not name.startswith("unseen_") or float(value) > 0
 
 
-def test_a_script_of_many_rows_counts_as_one_of_few_where_scripts_have_factors() -> None:
+def test_a_source_of_many_rows_counts_as_one_of_few_where_sources_have_factors() -> None:
     one, two = made("gpu", "one", seed=3), made("gpu", "two", seed=4, count=4)
     page = one[0].row.source.model_copy(update={"url": "https://example.org/another"})
     slow = [replace(h, row=replace(h.row, value=1.6 * h.row.value, source=page)) for h in two]
     table = Table.of("gpu", one + slow)
     every, of_one = np.ones(len(table.rows), bool), np.arange(len(table.rows)) < len(one)
 
-    def median_error(script: float) -> float:
-        predicted = fit(table, every, replace(WIDE, script=script)).predicted(table, of_one)
+    def median_error(width: float) -> float:
+        predicted = fit(table, every, replace(WIDE, source=width)).predicted(table, of_one)
         return float(np.median(np.log(predicted) - table.measured[of_one]))
 
-    # devices and runtimes have no numbers of their own, so that only the script can tell the rows apart
+    # devices and runtimes have no numbers of their own, so that only the source can tell the rows apart
     assert abs(median_error(1e-3)) < 0.03
     assert median_error(1.0) == pytest.approx(log(1.6) / 2, abs=0.03)
 
