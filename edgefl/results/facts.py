@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from edgefl.devices import is_file_name
 from edgefl.devices.browsing import seconds_within
 from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
@@ -188,7 +189,8 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         trained=settings.training.mode == "real",
         virtual_seconds=rounds[-1].finished_virtual_seconds if rounds else 0.0,
         totals=_totals(rounds),
-        seconds_within=seconds_within(sorted({v.device for v in verdicts})),
+        # no file that a run's folder names is opened
+        seconds_within=seconds_within(name for name in sorted({v.device for v in verdicts}) if not is_file_name(name)),
         stages=_stages(rounds, verdicts),
         costs=_costs(clients),
         kinds={

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,8 @@ def _stated_cost(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Co
 
 def _predicted_cost(row: Measurement, gpu: bool, lists: bool, key: tuple[object, ...]) -> ComputeCost:
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
-    code = package_digest("edgefl", ROOMS)
-    folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
+    code = package_digest("edgefl", ROOMS), Path(__file__).read_text(encoding="utf-8")
+    folder, name = cache_folder() / "costs", digest([*key, *models.versions(), *code])
     trace = recall(folder, name, partial(from_data, StepTrace), "costs")
     if trace is None:
         trace = _trace(row, gpu, lists)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link, with_runtime
+from edgefl.devices.fleet import with_pace
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.records import ShownVerdict
 from edgefl.drawing.sliders.page_columns import PageColumns
@@ -153,16 +154,18 @@ def _budget(verdict: ShownVerdict, name: str) -> float:
 
 
 def _library(run: Run, judged: Judged) -> tuple[list[Device], list[Link]] | None:
-    """The fleet's devices in their runtime, and its links; None if one isn't in the library.
+    """The fleet's devices in their runtime and at their pace, and its links; None if one isn't in the library.
 
     A report opens no file that a run's folder names: it may come from a stranger, and the file may have changed.
     """
-    runtime = run.scenario["fleet"]["runtime"]
+    runtime, drawn = run.scenario["fleet"]["runtime"], run.scenario["fleet"]["uncertainty"]
+    seed = run.scenario["seed"] if drawn else None
     names, links = sorted({v.device for v in judged.values()}), sorted({v.link for v in judged.values()})
     if any(isinstance(name, str) and is_file_name(name) for name in (runtime, *names, *links)):
         return None
     try:
-        return [with_runtime(load_device(name), runtime) for name in names], [load_link(name) for name in links]
+        devices = [with_pace(with_runtime(load_device(name), runtime), seed) for name in names]
+        return devices, [load_link(name) for name in links]
     except EdgeflError:
         return None
 
