@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from edgefl.devices import is_file_name
-from edgefl.devices.browsing import seconds_within
 from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
@@ -189,8 +187,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         trained=settings.training.mode == "real",
         virtual_seconds=rounds[-1].finished_virtual_seconds if rounds else 0.0,
         totals=_totals(rounds),
-        # no file that a run's folder names is opened
-        seconds_within=seconds_within(name for name in sorted({v.device for v in verdicts}) if not is_file_name(name)),
+        seconds_within=_seconds_within(verdicts),
         stages=_stages(rounds, verdicts),
         costs=_costs(clients),
         kinds={
@@ -218,6 +215,14 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         Counter(r.client for r in clients if r.outcome == "finished"),
         [run.scenario[name] for name in ("seed", "data", "fleet")],
     )
+
+
+def _seconds_within(verdicts: Iterable[VerdictFacts]) -> dict[str, float]:
+    """The intervals of the library's devices; no file that a run's folder names is opened."""
+    from edgefl.devices import is_file_name  # it needs numpy, and a schema doesn't
+    from edgefl.devices.browsing import seconds_within
+
+    return seconds_within(name for name in sorted({verdict.device for verdict in verdicts}) if not is_file_name(name))
 
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:

@@ -191,7 +191,7 @@ OF_RUN = {
     "compare {run} {run}": NONE - {"numpy", "scipy"},
     "explain {run} --round 1": NONE - {"numpy"},
     "export {run} --to perfetto": NONE - {"numpy"},
-    "run --resume {run}": NONE,
+    "run --resume {run}": NONE - {"numpy"},
 }
 """Commands that read a finished run."""
 MISTAKES = (
