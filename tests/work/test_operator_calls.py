@@ -74,15 +74,6 @@ def test_equal_parts_of_a_large_tensor_are_one_call() -> None:
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-def test_a_call_element_by_element_is_made_shorter() -> None:
-    values = [torch.ones(40, 10) for _ in range(3)]
-    call = call_of(aten._foreach_addcdiv.Scalar, ([values[0]], [values[1]], [values[2]]), {"value": 0.5})
-    short, factor = call.shorter(600)
-    _, args, _ = short.make("cpu")
-    assert [tensor.shape for (tensor,) in args] == [(50,)] * 3
-    assert short.argument_bytes == 600 and factor == 8
-
-
 def test_an_operator_of_another_torch_is_named() -> None:
     with pytest.raises(LookupError, match="has no operator aten.no_such_thing.default"):
         Call("aten.no_such_thing.default", "[[],[],{}]").make("cpu")

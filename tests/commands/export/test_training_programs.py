@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgefl
+from edgefl import registry
 from edgefl.commands.export.answer import TrainingProgram
 from edgefl.errors import EdgeflError, MethodError, RunError, ScenarioError, UnknownName
+from edgefl.registry.registered import PARTS
 
 there = find_spec("executorch") is not None
 executorch = pytest.mark.skipif(not there, reason="the extra executorch isn't installed")
@@ -89,7 +91,7 @@ class _Layers(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def step_of() -> Callable[..., dict[str, Any]]:
+def step_of() -> Iterator[Callable[..., dict[str, Any]]]:
     """A function that makes a scenario of one kind with a tower of this module, or of edgefl."""
     for made in (_Convolved, _Pooled, _Dropped, _Unknown, _Normalised, _Spare, _Layers):
         edgefl.register("tower", f"executorch{made.__name__}".lower())(made)
@@ -105,7 +107,9 @@ def step_of() -> Callable[..., dict[str, Any]]:
         }
         return {**scenario, **sections}
 
-    return make
+    yield make
+    PARTS.clear()
+    registry.forget()
 
 
 Made = Callable[..., dict[str, Any]]

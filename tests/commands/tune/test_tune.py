@@ -418,7 +418,7 @@ def test_the_command_prints_the_answer(
         assert " ".join(f"--set {text}" for text in answer.best.sets) in lines
         rows = [line.split() for line in lines if line and line.split()[0].isdigit() and "/4" in line]
         assert {int(row[0]) for row in rows} == set(range(5)) and rows[0][-1] == f"{answer.best.score:.3f}"
-        assert lines[-1] == "trials: a"
+        assert lines[-2] == "trials: a" and lines[-1].startswith("seconds: x") and lines[-1].endswith(" (80 %)")
 
 
 def test_the_default_folder_is_the_next_free_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
