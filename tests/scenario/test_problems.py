@@ -119,9 +119,10 @@ def test_yaml_words_for_booleans_are_booleans_where_one_is_wanted() -> None:
 
 # by the type of a part of pydantic's own description of a model: the errors that it can have; () for what has parts
 ERRORS = {
-    "any": (), "chain": (), "computed-field": (), "default": (), "definition-ref": (), "definitions": (), "function-
-    after": (), "function-before": (), "function-wrap": (), "is-instance": (), "json-or-python": (), "lax-or-strict":
-    (), "model-field": (), "model-fields": (), "no-info": (), "nullable": (), "union": (), "with-info": (),
+    "any": (), "chain": (), "computed-field": (), "default": (), "definition-ref": (), "definitions": (),
+    "function-after": (), "function-before": (), "function-wrap": (), "is-instance": (), "json-or-python": (),
+    "lax-or-strict": (), "model-field": (), "model-fields": (), "no-info": (), "nullable": (), "union": (),
+    "with-info": (),
     "bool": ("bool_type", "bool_parsing"),
     "dict": ("dict_type",),
     "float": ("float_type", "float_parsing", "finite_number"),
