@@ -47,22 +47,21 @@ def step_seconds(
     flops, moved, times, kinds = operators.T
     of_class = kinds.astype(np.intp)
     processor = hardware.processor
-    fixed = processor.pace * processor.launch * hardware.seconds_per_operator
-    kernel = processor.pace * processor.kernel_seconds
+    fixed = processor.launch * hardware.seconds_per_operator
     of_rate, of_bandwidth = processor.shares
-    arithmetic = processor.pace * flops / (hardware.rate(precision) * of_rate)[of_class]
-    memory = processor.pace * moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
+    arithmetic = flops / (hardware.rate(precision) * of_rate)[of_class]
+    memory = moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
     if processor.type == "cpu":
         each = arithmetic + memory + fixed
     elif processor.type == "gpu":
-        each = np.maximum(arithmetic, memory) + kernel
+        each = np.maximum(arithmetic, memory) + processor.kernel_seconds
     else:
         each = np.maximum(arithmetic, memory) + fixed
     by_class = np.bincount(of_class, each * times, len(OPERATOR_CLASSES)).astype(np.float64, copy=False)
     beside = 0 if processor.lists else more_kernels
-    by_class[OperatorClass.OPTIMIZER] += beside * (kernel if processor.type == "gpu" else fixed)
-    spent = float(by_class.sum())
+    by_class[OperatorClass.OPTIMIZER] += beside * (processor.kernel_seconds if processor.type == "gpu" else fixed)
+    spent, pace = float(by_class.sum()), processor.pace
     if processor.type != "gpu":
-        return StepSeconds(by_class, 0.0, spent)
+        return StepSeconds(pace * by_class, 0.0, pace * spent)
     launches, busy = (float(times.sum()) + beside) * fixed, float(np.maximum(arithmetic, memory) @ times)
-    return StepSeconds(by_class, max(0.0, launches - spent), busy)
+    return StepSeconds(pace * by_class, pace * max(0.0, launches - spent), pace * busy)

@@ -70,7 +70,9 @@ class Fleet:
         if clients < 0:
             raise DeviceError(f"a fleet can't have {clients} clients")
         pace_seed = options.pace_seed(seed)
-        devices = tuple(with_pace(with_runtime(load_device(n), options.runtime), pace_seed) for n in options.devices)
+        devices = tuple(
+            with_runtime_and_pace(load_device(name), options.runtime, pace_seed) for name in options.devices
+        )
         device_index = _assign("devices", options.devices, clients, seed)
         links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
@@ -182,6 +184,11 @@ def with_pace(device: Device, seed: int | None) -> Device:
         return device
     drawn = seeds.generator(seed, f"pace {split_mode(device.name)[0]}").standard_normal()
     return replace(device, processor=replace(device.processor, pace=within ** (drawn / NormalDist().inv_cdf(0.9))))
+
+
+def with_runtime_and_pace(device: Device, runtime: RuntimeChoice, pace_seed: int | None) -> Device:
+    """The device as a fleet with this runtime and these drawn paces has it.  Raises as ``with_runtime`` does."""
+    return with_pace(with_runtime(device, runtime), pace_seed)
 
 
 def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ class TrainingProgram(AtStage, OfKind):
     """A training step as a program of ExecuTorch: forward pass, loss and backward pass."""
 
     file: str
-    """The file"""
+    """Path of the program, `KIND-stage-N.pte`"""
     arena_bytes: int
     """What ExecuTorch's planner lays out: parameters that train, gradients, activations and the batch"""
     constant_bytes: int

@@ -86,14 +86,14 @@ def write_programs(
 
 
 class _TrainingStep(nn.Module):
-    """The loss of a batch."""
+    """The loss of a batch as a module's result, so that torch can export the model, the loss and their gradients."""
 
     def __init__(self, model: nn.Module, loss: Callable[[Sequence[Tensor]], Tensor | None]):
         super().__init__()
         self.model, self.loss = model, loss
 
     def forward(self, *fields: Tensor) -> Tensor | None:
-        """A scalar."""
+        """The mean loss, a scalar, of the batch's tensors in their order; None for a batch without a loss."""
         return self.loss(fields)
 
 

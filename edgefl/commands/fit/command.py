@@ -105,8 +105,8 @@ def fit(
     from edgefl.commands.fit.answer import InterruptedFit, KindFit
     from edgefl.commands.fit.bounds import FitQuestion
     from edgefl.commands.fit.one_kind import KindSearch, fit_of
-    from edgefl.devices import load_device, load_link, with_runtime
-    from edgefl.devices.fleet import with_pace
+    from edgefl.devices import load_device, load_link
+    from edgefl.devices.fleet import with_runtime_and_pace
     from edgefl.errors import ScenarioError, UnknownName
     from edgefl.planning.eligibility import DEVICE
     from edgefl.runs.progress import messages
@@ -115,8 +115,8 @@ def fit(
     if jobs is not None:
         check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
-    known = with_runtime(load_device(device), whole.fleet.runtime)
-    target_device = with_pace(known, whole.fleet.pace_seed(whole.seed))
+    fleet = whole.fleet
+    target_device = with_runtime_and_pace(load_device(device), fleet.runtime, fleet.pace_seed(whole.seed))
     given = {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules, "power": power}
     allowances = allowances_of(whole, target_device, given)
     for name, number, least in (("most", most, 1), ("answers", answers, 0)):

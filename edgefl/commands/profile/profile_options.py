@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgefl.devices import Device, Link, load_device, load_link, with_runtime
-from edgefl.devices.fleet import with_pace
+from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices.fleet import with_runtime_and_pace
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 from edgefl.setup.compose import commonest_device, commonest_link
@@ -35,7 +35,7 @@ class ProfileOptions:
     def device_of(self, setup: Setup) -> Device:
         """The device, with the runtime of the fleet."""
         return (
-            with_pace(with_runtime(load_device(self.device), setup.fleet.runtime), setup.fleet.pace_seed)
+            with_runtime_and_pace(load_device(self.device), setup.fleet.runtime, setup.fleet.pace_seed)
             if self.device
             else commonest_device(setup.fleet)
         )

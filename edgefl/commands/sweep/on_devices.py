@@ -21,9 +21,8 @@ from edgefl.devices import (
     free_memory_range,
     load_device,
     load_link,
-    with_runtime,
 )
-from edgefl.devices.fleet import draw_budgets, with_pace
+from edgefl.devices.fleet import draw_budgets, with_runtime_and_pace
 from edgefl.errors import UnknownName, UnknownNames
 from edgefl.planning.eligibility import Verdict, round_verdict
 from edgefl.planning.planner import Demand, Planner
@@ -63,7 +62,7 @@ def check_devices(
     check_stage_and_kind(stage, kind, [setup])
     over = given_link or commonest_link(setup.fleet)
     library = sorted(
-        (with_pace(with_runtime(device, runtime), setup.fleet.pace_seed) for device in devices_named(devices)),
+        (with_runtime_and_pace(device, runtime, setup.fleet.pace_seed) for device in devices_named(devices)),
         key=lambda device: (available_memory_bytes(device), device.name),
     )
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link, with_runtime
-from edgefl.devices.fleet import with_pace
+from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link
+from edgefl.devices.fleet import with_runtime_and_pace
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.records import ShownVerdict
 from edgefl.drawing.sliders.page_columns import PageColumns
@@ -164,7 +164,7 @@ def _library(run: Run, judged: Judged) -> tuple[list[Device], list[Link]] | None
     if any(isinstance(name, str) and is_file_name(name) for name in (runtime, *names, *links)):
         return None
     try:
-        devices = [with_pace(with_runtime(load_device(name), runtime), seed) for name in names]
+        devices = [with_runtime_and_pace(load_device(name), runtime, seed) for name in names]
         return devices, [load_link(name) for name in links]
     except EdgeflError:
         return None
