@@ -170,6 +170,11 @@ class FolderSet:
     """Raise it whenever ``build`` changes what it returns."""
     summary: str = ""
     """What it holds, in one line, for lists of data sets."""
+    natural: Callable[[FolderRequest], Collection] | None = None
+    """Gives the collection's owners, labels and splits, by ``build`` or in less time.  Its ``partition`` is then
+    ``natural`` and its clients are all owners, if the scenario sets none."""
+    vocabulary: str | None = None
+    """``data.vocabulary`` of its texts, if the scenario sets none."""
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ def data_fingerprint(options: DataOptions) -> list[object]:
         dataset = registry.get("data set", name)
         known = isinstance(dataset, DataSet | FolderSet)
         parts.append(collection_key(name, dataset, options)[0] if known else registry.fingerprint("data set", name))
-    if isinstance(options.vocabulary, str):
-        parts.append(fingerprint(tokenizer_file(options.vocabulary)))
+    if options.ready_vocabulary:
+        parts.append(fingerprint(tokenizer_file(options.ready_vocabulary)))
     return parts
 
 

@@ -24,7 +24,7 @@ from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, OnMessage
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
-from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
+from edgefl.data.folders.csv_table import TABLE
 from edgefl.data.joining import join, read_collection
 from edgefl.data.missing import DROPPED, PAIRS, draw
 from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
@@ -42,7 +42,13 @@ from edgefl.data.split import (
 )
 from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
-from edgefl.data.vocabulary import encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
+from edgefl.data.vocabulary import (
+    character_tokenizer,
+    encode_texts,
+    ready_tokenizer,
+    tokenizer_file,
+    train_wordpiece,
+)
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder, read_or_compute
 from edgefl.registry.answers import describe_answer
@@ -101,8 +107,8 @@ def _open(
     members = {name: {source: collections[source] for source in names} for name, names in options.parts.items()}
     joined = {name: join(each, cache, partial(on_message, WAITS)) for name, each in members.items()}
     part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, version("tokenizers")]
-    if isinstance(options.vocabulary, str):
-        part_key.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
+    if options.ready_vocabulary:
+        part_key.append(tokenizer_file(options.ready_vocabulary).read_text(encoding="utf-8"))
     used = {options.partition_of(kind)[0] for kind in options.clients}
     if others := sorted(name for name in used if registry.origin("partition", name).package != "edgefl"):
         part_key.append([registry.fingerprint("partition", name) for name in others])
@@ -264,8 +270,8 @@ def _split(collection: Collection, options: DataOptions) -> tuple[Integers, np.r
 
 def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tokens: int) -> Tokenizer:
     """The tokenizer of all data sets: loaded, or trained on their training texts."""
-    if isinstance(options.vocabulary, str):
-        return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
+    if options.ready_vocabulary:
+        return ready_tokenizer(tokenizer_file(options.ready_vocabulary), tokens)
     corpus: set[str] = set()
     for name, stored in collections.items():
         collection, own = read_collection(stored), options.of_source(name)
@@ -278,6 +284,8 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
                 if index >= 0
                 for text in (collection.texts[index], collection.masked[index])
             }
+    if isinstance(options.vocabulary, str):
+        return character_tokenizer(corpus, tokens)
     return train_wordpiece(corpus, options.vocabulary, tokens)
 
 
@@ -466,30 +474,44 @@ def _is_natural(options: DataOptions, kind: Kind) -> bool:
 
 
 def with_named_clients(options: DataOptions) -> DataOptions:
-    """The options of a table that names its clients, with the partition and the numbers of clients that aren't set.
+    """The options with what a set that names its clients has by default, where the scenario sets nothing.
 
     The partition is ``natural``; then its clients are all with enough training samples, each of the kind of what it
-    has.  Raises DataError for a table that can't be read, or where no client has enough.
+    has.  Raises DataError for data that can't be read, or where no client has enough.
     """
-    unset = {"partition", "clients"} - options.model_fields_set
-    if options.source != TABLE.name or not unset or options.partition != "natural" and "partition" not in unset:
+    unset = {"partition", "clients", "vocabulary"} - options.model_fields_set
+    known = [name for name in options.sources if name in registry.names("data set")] if unset else []
+    sets = {name: each for name in known if isinstance(each := registry.get("data set", name), FolderSet)}
+    vocabularies = {each.vocabulary for each in sets.values() if each.vocabulary}
+    if len(vocabularies) == 1 and "vocabulary" in unset:
+        options = options.model_copy(update={"vocabulary": vocabularies.pop()})
+    naming = {name for name, each in sets.items() if each.natural}
+    if isinstance(options.source, dict):
+        kinds = [kind for kind in KINDS if options.clients.get(kind)]
+        by_kind = {k: "natural" if naming.issuperset(options.sets_of(k)) else options.partition for k in kinds}
+        return options.model_copy(update={"partition": by_kind} if naming and "partition" in unset else {})
+    unset.discard("vocabulary")
+    if not naming or not unset or options.partition != "natural" and "partition" not in unset:
         return options
+    if options.source != TABLE.name and "clients" not in unset:  # a table may name no clients
+        return options.model_copy(update={"partition": "natural"})
     path = cache_folder() / f"named-clients-{digest([data_fingerprint(options), options.model_dump()])}"
     content = read_or_compute(
-        path, "clients that a table names", lambda: json.dumps(_named_clients(options)).encode(), lambda: None
+        path,
+        "clients that a table names",
+        lambda: json.dumps(_named_clients(sets[options.title], options)).encode(),
+        lambda: None,
     )
     found = json.loads(content)
     settled = {"partition": "natural", "clients": found if "clients" in unset else options.clients}
     return options.model_copy(update=settled) if found else options
 
 
-def _named_clients(options: DataOptions) -> dict[Kind, int] | None:
-    """How many clients of each kind a table names, None if it has no column ``client``; pictures aren't read."""
-    folder = collection_key(TABLE.name, TABLE_SET, options)[1]
-    collection = table(
-        FolderRequest(None, folder, lambda _: None, Path(), options.columns),
-        lambda paths, *_: (np.arange(len(paths)).view(np.uint8).reshape(-1, 1, 8, 1), np.arange(len(paths))),
-    )
+def _named_clients(dataset: FolderSet, options: DataOptions) -> dict[Kind, int] | None:
+    """How many clients of each kind a set names, None if it names none."""
+    assert dataset.natural is not None
+    folder = collection_key(options.title, dataset, options)[1]
+    collection = dataset.natural(FolderRequest(None, folder, lambda _: None, Path(), options.columns))
     if collection.owner is None:
         return None
     train = np.flatnonzero(_split(collection, options)[0] == 0)
@@ -498,7 +520,7 @@ def _named_clients(options: DataOptions) -> dict[Kind, int] | None:
         fits = usable_mask(collection, kind, options.task_of(kind), held) & (held == bits_of(kind))
         found[kind] = int((np.bincount(collection.owner[train[fits[train]]]) >= MINIMUM).sum())
     if not any(found.values()):
-        raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
+        raise DataError(f"{options.title}: no client that {folder} names has {MINIMUM} training samples or more")
     return {kind: count for kind, count in found.items() if count}
 
 

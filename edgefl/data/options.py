@@ -20,6 +20,8 @@ KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio"
 USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """The default task of each kind."""
 
+CHARACTERS = "characters"
+"""The vocabulary in which each character is a token."""
 PUBLIC, TEST = "public", "test"
 """The keys of ``source`` for public samples and for the server's test; the other keys are kinds."""
 
@@ -116,9 +118,9 @@ class DataOptions(Fields):
     )
     clients: dict[Kind, ClientCount] = Field(
         default={"image": 12, "text": 10, "image-text": 8},
-        description="number of clients of each kind; the default of a table with a column client are all that it "
-        "names, each of the kind whose columns its rows fill; of a kind with several sets the number that hold each of "
-        "them: {image: {cifar100: 12, organcmnist: 12}}",
+        description="number of clients of each kind; the default of a table with a column client and of sets "
+        "by person are all that they name, each of the kind of its samples; of a kind with several sets the number "
+        "that hold each of them: {image: {cifar100: 12, organcmnist: 12}}",
     )
     clients_by_set: dict[Kind, dict[str, Annotated[int, Field(ge=1)]]] = Field(
         default={},
@@ -129,7 +131,8 @@ class DataOptions(Fields):
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
         "{dirichlet-equal: alpha}, {quantity: alpha}, {shared: N} (N samples each, which several clients may hold), "
         "groups (all captions of a picture at one client), natural (the clients that the data name, the default of a "
-        "table with a column client); or a mapping with one of these for each kind: {image: {dirichlet: 0.5}, "
+        "table with a column client and of sets by person such as femnist); or a mapping with one of these for each "
+        "kind: {image: {dirichlet: 0.5}, "
         "image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
@@ -171,7 +174,8 @@ class DataOptions(Fields):
     vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | FileName = Field(
         default=1000,
         description="size of the WordPiece vocabulary that is trained on the training texts; or a ready one: "
-        "minilm (of the package with its weights), or the path of a tokenizer.json",
+        "characters (each one a token, the default of shakespeare), minilm (of the package with its weights), or the "
+        "path of a tokenizer.json",
     )
     size: int | None = Field(
         default=None, ge=4, description="height and width of the pictures in pixels; null: the set's own"
@@ -329,6 +333,11 @@ class DataOptions(Fields):
         """The data set that public samples are held out of: the one named, else that of the pairs."""
         kinds = sorted((kind for kind in KINDS if self.clients.get(kind)), key=lambda kind: "-" not in kind)
         return next(names[0] for key in (PUBLIC, *kinds) if (names := self.sets_of(key, own=True)))
+
+    @property
+    def ready_vocabulary(self) -> str | None:
+        """The tokenizer that is read from a file; None for one that is made of the training texts."""
+        return self.vocabulary if isinstance(self.vocabulary, str) and self.vocabulary != CHARACTERS else None
 
     def of_source(self, name: str) -> DataOptions:
         """The options of one data set: the clients that hold its samples, and the splits that are held out of it."""

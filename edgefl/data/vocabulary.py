@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from edgefl.data.collection import check_fits
 from edgefl.errors import DataError
@@ -38,7 +38,20 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Token
     )
     with _one_thread():
         tokenizer.train_from_iterator(corpus, trainer)
-    tokenizer = _empty(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]"))
+    return _shaped(_empty(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]")), tokens)
+
+
+def character_tokenizer(texts: Iterable[str], tokens: int) -> Tokenizer:
+    """Each character of the texts is a token, in upper and lower case; it adds [CLS], pads and cuts to ``tokens``."""
+    vocabulary = [*SPECIAL, *sorted({letter for text in texts for letter in text})]
+    model = models.WordLevel({token: number for number, token in enumerate(vocabulary)}, unk_token="[UNK]")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    return _shaped(tokenizer, tokens)
+
+
+def _shaped(tokenizer: Tokenizer, tokens: int) -> Tokenizer:
+    """The tokenizer with [CLS] before a text, padded and cut to ``tokens``."""
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", SPECIAL.index("[CLS]"))]
@@ -55,7 +68,7 @@ def tokenizer_file(source: str) -> Path:
     if not path.is_file():
         raise DataError(
             f"data.vocabulary {source!r}: there is no file {path}; "
-            "allowed: a size such as 1000, minilm, or the path of a tokenizer.json"
+            "allowed: a size such as 1000, characters, minilm, or the path of a tokenizer.json"
         )
     return path
 

@@ -26,7 +26,12 @@ def path_beside(given: PathT) -> PathT:
     Raises ValueError with both places if it is in neither.
     """
     path, folder = Path(expanduser(given)), BESIDE.get()
-    if str(given) in ("minilm", "pretrained") or path.is_absolute() or folder == Path() or not isdir(folder):
+    if (
+        str(given) in ("minilm", "pretrained", "characters")
+        or path.is_absolute()
+        or folder == Path()
+        or not isdir(folder)
+    ):
         return given
     if exists(folder / path):
         return given if exists(path) and samefile(path, folder / path) else type(given)(str(folder / path))

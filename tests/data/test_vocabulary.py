@@ -9,7 +9,14 @@ import pytest
 from tokenizers import Tokenizer, models
 
 import edgefl
-from edgefl.data.vocabulary import SPECIAL, encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
+from edgefl.data.vocabulary import (
+    SPECIAL,
+    character_tokenizer,
+    encode_texts,
+    ready_tokenizer,
+    tokenizer_file,
+    train_wordpiece,
+)
 from edgefl.errors import DataError
 
 CORPUS = [unicodedata.name(chr(code), "") or "space" for code in range(0x20, 0x600)]
@@ -67,7 +74,9 @@ def test_a_tokenizer_like_xlm_rs_pads_with_its_own_token(tmp_path: Path) -> None
 
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no file .*nothing.json; allowed: a size such as 1000, minilm"):
+    with pytest.raises(
+        DataError, match=r"there is no file .*nothing.json; allowed: a size such as 1000, characters, minilm"
+    ):
         tokenizer_file(str(tmp_path / "nothing.json"))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match="is not a tokenizer of the tokenizers library"):
@@ -86,3 +95,12 @@ def test_minilm_trains_with_its_own_tokenizer(tmp_path: Path) -> None:
     done = edgefl.run(scenario, out=tmp_path / "run")
     assert done.clients["memory_error"].dropna().abs().max() == 0
     assert done.model("text").text.embedding.word_embeddings.weight.shape == (30522, 384)
+
+
+def test_each_character_is_a_token_in_both_cases_with_spaces_and_line_ends():
+    tokenizer = character_tokenizer(["Ab a\n", "b"], 8)
+    assert tokenizer.get_vocab() == {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "\n": 3, " ": 4, "A": 5, "a": 6, "b": 7}
+    assert encode_texts(tokenizer, ["Aa b\nX", "bbbbbbbbbb"], 8).tolist() == [
+        [2, 5, 6, 4, 7, 3, 1, 0],
+        [2, 7, 7, 7, 7, 7, 7, 7],
+    ]

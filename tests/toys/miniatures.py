@@ -59,6 +59,42 @@ def ag_news(folder: Path, train: int = 40, test: int = 12) -> None:
         table(folder / f"{name}.csv", news, quoting=csv.QUOTE_ALL)
 
 
+def leaf(folder: Path, users: dict[str, dict[str, tuple[list[Any], list[Any]]]], **more: object) -> None:
+    """Write ``{split: {user: (x, y)}}`` as LEAF's scripts do, a file for each split."""
+    for split, of in users.items():
+        samples = {user: {"x": x, "y": y} for user, (x, y) in of.items()}
+        counts = [len(y) for _, y in of.values()]
+        content = {"users": [*of], "num_samples": counts, "user_data": samples, **more}
+        write(folder / split / f"all_data_niid_1_keep_0_{split}_9.json", json.dumps(content))
+
+
+def femnist(folder: Path, writers: int = 4, train: int = 12, test: int = 3) -> np.ndarray:
+    """Write characters of each writer; returns the bytes of the first one's pictures ``[train, 784]``."""
+    rng = np.random.default_rng(2)
+    pixels = rng.integers(0, 256, (2, writers, max(train, test), 784))
+    users = {
+        split: {
+            f"f{writer:04d}_{writer:02d}": ((pixels[half, writer, :n] / 255).tolist(), [(3 * i) % 62 for i in range(n)])
+            for writer in range(writers)
+        }
+        for half, (split, n) in enumerate((("train", train), ("test", test)))
+    }
+    leaf(folder / "data", users)
+    return np.asarray(pixels[0, 0, :train])
+
+
+def shakespeare(folder: Path, roles: dict[str, str] | None = None, train: float = 0.8) -> None:
+    """Write every 80 characters of each role's text with the next one, split over time as LEAF does."""
+    roles = roles or {"HAMLET_HAMLET": "To be, or not to be, that is the question: " * 12,
+                      "MACBETH_LADY": "Out, damned spot! Out, I say! One; two: why, then " * 10}  # fmt: skip
+    users: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {"train": {}, "test": {}}
+    for role, text in roles.items():
+        x, y = [text[i : i + 80] for i in range(len(text) - 80)], [*text[80:]]
+        cut = max(1, int(train * len(x)))
+        users["train"][role], users["test"][role] = (x[:cut], y[:cut]), (x[cut + 79 :], y[cut + 79 :])
+    leaf(folder / "data", users, hierarchies=[role.partition("_")[0] for role in roles])
+
+
 def flickr(folder: Path, pictures: int = 12, captions: int = 5, test: int = 0) -> None:
     """Write a folder of pictures with the original token file, or FedCola's split if pictures to ``test`` are given."""
     told = [

@@ -24,6 +24,7 @@ def scenarios_page() -> str:
     ]
     for title, folder in (
         ("First steps", ""),
+        ("Data of people", "edge-data"),
         ("Fine-tuning", "finetune"),
         ("Papers", "papers"),
         ("Open questions", "open"),
