@@ -6,6 +6,7 @@ A wave is float32 ``[n]`` in -1..1; a spectrogram is float32 ``[frames, bins]``,
 from __future__ import annotations
 
 import math
+import struct
 import warnings
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_wav(path: Path) -> tuple[Wave, int]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks other than audio
             rate, samples = wavfile.read(path)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, struct.error) as error:
         raise DataError(f"{path} can't be read as a WAV file: {error}") from error
     if not samples.size:
         raise DataError(f"{path} has no samples")

@@ -46,9 +46,9 @@ SHAPES = {
     "audio": {"bins": 128, "frames": 1024, "classes": 100},
 }
 FETCHED = (
-    "edge-data/femnist", "edge-data/shakespeare", "papers/creamfl-coco", "papers/fedcola-flickr30k",
-    "papers/lw-fedmml-advance-train", "papers/lw-fedmml-coco-train", "papers/mcfl-cifar100-agnews",
-    "papers/mcfl-organamnist-mtsamples", "papers/pmcmfl-vqa",
+    "edge-data/femnist", "edge-data/shakespeare", "edge-data/speech-commands", "papers/creamfl-coco",
+    "papers/fedcola-flickr30k", "papers/lw-fedmml-advance-train", "papers/lw-fedmml-coco-train",
+    "papers/mcfl-cifar100-agnews", "papers/mcfl-organamnist-mtsamples", "papers/pmcmfl-vqa",
 )  # fmt: skip
 """Scenarios whose data sets have to be fetched by hand: samples of their shapes are declared instead."""
 

@@ -182,11 +182,31 @@ def advance(folder: Path, classes: int = 3, of_class: int = 8, seconds: float = 
     for i in range(classes * of_class):
         name = Path(f"scene {i % classes}") / f"{i:05d}"
         write(folder / "vision" / name.with_suffix(".jpg"), picture(i))
-        with wave.open(str(write(folder / "sound" / name.with_suffix(".wav"), b"")), "wb") as sound:
-            sound.setnchannels(1)
-            sound.setsampwidth(2)
-            sound.setframerate(22_050)
-            sound.writeframes((9_000 * np.sin(2 * np.pi * (200 + 40 * i) * times)).astype("<i2").tobytes())
+        tone(folder / "sound" / name.with_suffix(".wav"), 9_000 * np.sin(2 * np.pi * (200 + 40 * i) * times), 22_050)
+
+
+def tone(path: Path, samples: np.ndarray, rate: int = 16_000) -> None:
+    with wave.open(str(write(path, b"")), "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(rate)
+        sound.writeframes(samples.astype("<i2").tobytes())
+
+
+def speech_commands(folder: Path, speakers: int = 4, takes: int = 6) -> None:
+    """Write so many takes of two words by each speaker; the last but one is for validation, the last for the test."""
+    times = np.arange(16_000) / 16_000
+    names = [
+        f"{word}/{speaker:08x}_nohash_{take}.wav"
+        for speaker in range(speakers)
+        for word in ("no", "yes")
+        for take in range(takes)
+    ]
+    for i, name in enumerate(names):
+        tone(folder / name, 9_000 * np.sin(2 * np.pi * (300 + 20 * i) * times))
+    tone(folder / "_background_noise_" / "pink_noise.wav", times)
+    for file, speaker in (("validation_list.txt", speakers - 2), ("testing_list.txt", speakers - 1)):
+        write(folder / file, "".join(f"{name}\n" for name in names if f"/{speaker:08x}_" in name))
 
 
 def vit(path: Path, **sizes: Any) -> Path:

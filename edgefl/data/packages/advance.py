@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.audio import Spectrogram, log_mel, pad_or_cut, read_wav, resample
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
 from edgefl.data.folders.places import PublishedDataset, PublishedFile, folders, report_left_out
-from edgefl.errors import DataError
+from edgefl.data.folders.sounds import read_sounds
 
 FRAMES, BINS = 1024, 128
 """What LW-FedMML's AST reads: ten seconds are 998 frames of 10 ms, and the rest is padding."""
@@ -47,7 +46,9 @@ def build(wanted: FolderRequest) -> Collection:
         raise ADVANCE.content_error(wanted.folder, "no picture has a sound of its class and name")
     images, position = read_pictures([vision[key] for key in keys], wanted, ADVANCE.name)
     readable = np.flatnonzero(position >= 0)
-    audio, readable_sounds = _spectrograms([sound[keys[row]] for row in readable], wanted)
+    audio, readable_sounds = read_sounds(
+        [sound[keys[row]] for row in readable], wanted, ADVANCE.name, FRAMES, BINS, fill=0.0
+    )
     complete = readable[readable_sounds]
     unpaired = len(vision.keys() ^ sound.keys())
     counts = {
@@ -76,31 +77,6 @@ def _is_sound(path: Path) -> bool:
 def _files(folder: Path, fits: Callable[[Path], bool]) -> dict[tuple[str, str], Path]:
     """The files in ``folder`` that ``fits`` accepts, by class and name."""
     return {(path.parent.name, path.stem): path for path in sorted(folder.glob("*/*")) if fits(path)}
-
-
-def _spectrograms(paths: list[Path], wanted: FolderRequest) -> tuple[Spectrogram, list[int]]:
-    """Spectrograms [m, frames, bins] of the readable files, as a memory map, and the indices of these files."""
-    file = wanted.scratch / "sound.npy"
-    energies: Spectrogram = np.lib.format.open_memmap(
-        file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS)
-    )
-    readable: list[int] = []
-    errors: list[str] = []
-    for index, path in enumerate(paths):
-        if index % 500 == 0:
-            wanted.on_message(f"{ADVANCE.name}: sounds: {index:,} of {len(paths):,}")
-        try:
-            wave = resample(*read_wav(path))
-        except DataError as error:
-            errors.append(str(error))
-            continue
-        energies[len(readable)] = pad_or_cut(log_mel(wave, bins=BINS), FRAMES, fill=0.0)
-        readable.append(index)
-    if not readable:
-        raise DataError(f"{ADVANCE.name}: none of {len(paths):,} sounds can be read: {errors[0]}")
-    if errors:
-        wanted.on_message(f"{ADVANCE.name}: {errors[0]}")
-    return energies[: len(readable)], readable
 
 
 ADVANCE_SET = FolderSet(build, ADVANCE.find, summary="5,075 aerial photographs with sound, 13 scenes (ADVANCE)")
