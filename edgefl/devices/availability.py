@@ -83,7 +83,7 @@ class Availability:
         As long as it stays so, ``leaves`` and ``returns`` of one that is (isn't) available are that time.  Raises
         PluginError if ``until`` gives something else than that.
         """
-        rows, times = _rows_and_times(clients, at)
+        rows, times = rows_and_times(clients, at)
         on, until = (np.asarray(each) for each in self.until(rows, times))
         wanted = f"{name_function(type(self).until)} must give"
         if on.shape != rows.shape or until.shape != rows.shape:
@@ -115,7 +115,7 @@ class Always(Availability):
 
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The given time for every client: `[clients]`."""
-        return _rows_and_times(clients, at)[1]
+        return rows_and_times(clients, at)[1]
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """True and infinity for every client: both `[clients]`."""
@@ -196,7 +196,7 @@ class Diurnal(Availability):
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in a window, and the end of that window or the start of the next: both `[clients]`."""
-        return _state(self, clients, at)
+        return state_of(self, clients, at)
 
     def _windows(self, rows: Integers, times: Floats) -> tuple[Floats, Floats]:
         """Starts and ends of the windows of four days around each time: `[clients, 4]`.
@@ -276,34 +276,35 @@ class TracedAvailability(Availability):
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether ``at`` lies in an interval of the client's record: `[clients]`."""
-        rows, times = _rows_and_times(clients, at)
+        rows, times = rows_and_times(clients, at)
         return self.trace.inside(self._record(rows), times)
 
     def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The end of the interval that ``at`` lies in, else ``at``: `[clients]`."""
-        rows, times = _rows_and_times(clients, at)
+        rows, times = rows_and_times(clients, at)
         return self.trace.end(self._record(rows), times)
 
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The start of the next interval, or ``at`` if it lies in one: `[clients]`."""
-        rows, times = _rows_and_times(clients, at)
+        rows, times = rows_and_times(clients, at)
         return self.trace.next(self._record(rows), times)
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in an interval, and that interval's end or the start of the next: both `[clients]`."""
-        return _state(self, clients, at)
+        return state_of(self, clients, at)
 
     def _record(self, rows: Integers) -> Integers:
         drawn = seeds.uniforms(self.seed, "availability trace", of=rows)[:, 0]
         return np.asarray(drawn * len(self.trace), dtype=np.int64)
 
 
-def _state(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+def state_of(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+    """``Availability.state``, from the other functions."""
     on = availability.available(clients, at)
     return on, np.where(on, availability.leaves(clients, at), availability.returns(clients, at))
 
 
-def _rows_and_times(clients: ArrayLike, at: ArrayLike) -> tuple[Integers, Floats]:
+def rows_and_times(clients: ArrayLike, at: ArrayLike) -> tuple[Integers, Floats]:
     """Client numbers and a time for each, both `[clients]`; the times are a new array that callers may change."""
     rows = np.asarray(clients, dtype=np.int64)
     return rows, np.array(np.broadcast_to(np.asarray(at, dtype=np.float64), rows.shape))
@@ -317,7 +318,7 @@ would take a gigabyte."""
 def _in_chunks(
     answer: Callable[[Integers, Floats], NDArray[Scalar]], clients: ArrayLike, at: ArrayLike
 ) -> NDArray[Scalar]:
-    rows, times = _rows_and_times(clients, at)
+    rows, times = rows_and_times(clients, at)
     if len(rows) <= _AT_ONCE:
         return answer(rows, times)
     chunks = [slice(first, first + _AT_ONCE) for first in range(0, len(rows), _AT_ONCE)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import TextIOWrapper
@@ -23,6 +24,11 @@ SINCE_1970 = 1e9
 """Seconds of a time that is taken for one since 1970: September 2001 there, 32 years of a run."""
 
 _SHAPE = "a trace has a row for each interval in which a device was available: device, start, end (seconds)"
+DEVICE = ("device", "client")
+"""What a trace's column of devices may be called."""
+Columns = Mapping[str, tuple[str, ...]]
+"""The columns of a trace, each with the names that it may have in the file."""
+_COLUMNS: Columns = {"device": DEVICE, "start": ("start",), "end": ("end",)}
 
 
 @dataclass(frozen=True)
@@ -47,14 +53,14 @@ class AvailabilityIntervals:
 
     def inside(self, record: Integers, times: Floats) -> Booleans:
         """Whether each time lies in an interval of its record: `[times]`."""
-        return self._find(record, times)[2]
+        return self.find(record, times)[2]
 
     def end(self, record: Integers, times: Floats) -> Floats:
         """The end of the interval that each time lies in, inf if it never ends: `[times]`.
 
         For a time outside all intervals, the time itself.
         """
-        cycle, after, inside = self._find(record, times)
+        cycle, after, inside = self.find(record, times)
         first, latest = self.offsets[record], np.maximum(after - 1, 0)
         if self.period is None:
             return np.where(inside, self.ends[latest], times)
@@ -68,13 +74,13 @@ class AvailabilityIntervals:
 
     def next(self, record: Integers, times: Floats) -> Floats:
         """The start of the first interval after each time, or the time if it lies in one; inf if none follows."""
-        cycle, after, inside = self._find(record, times)
+        cycle, after, inside = self.find(record, times)
         none_left = after == self.offsets[record + 1]
         starts = cycle * (self.period or 0.0) + self.starts[np.where(none_left, 0, after)]
         next_cycle = inf if self.period is None else (cycle + 1) * self.period + self.starts[self.offsets[record]]
         return np.where(inside, times, np.where(none_left, next_cycle, starts))
 
-    def _find(self, record: Integers, times: Floats) -> tuple[Integers, Integers, Booleans]:
+    def find(self, record: Integers, times: Floats) -> tuple[Integers, Integers, Booleans]:
         """For each time: the number of its period, the index of the next interval, and whether it is in an interval.
 
         The next interval is the first in that period that starts after the time; the index may be one past the record.
@@ -87,14 +93,23 @@ class AvailabilityIntervals:
             cycle += (cycle + 1) * self.period <= times
         base = cycle * (self.period or 0.0)
         low, high = self.offsets[record], self.offsets[record + 1]
-        while np.any(searching := low < high):
-            middle = np.where(searching, (low + high) // 2, 0)
-            # base + start, not time - base: a time that `next` returned must compare equal to the last bit.
-            started = base + self.starts[middle] <= times
-            low = np.where(searching & started, middle + 1, low)
-            high = np.where(searching & ~started, middle, high)
+        # base + start, not time - base: a time that `next` returned must compare equal to the last bit.
+        low = first_index(low, high, lambda index: base + self.starts[index] > times)
         latest = np.maximum(low - 1, 0)
         return cycle, low, (low > self.offsets[record]) & (times < base + self.ends[latest])
+
+
+def first_index(low: Integers, high: Integers, holds: Callable[[Integers], Booleans]) -> Integers:
+    """The first index from ``low`` on and before ``high`` for which a condition holds, else ``high``: `[n]` each.
+
+    Where it holds for an index, it must hold for all that follow.
+    """
+    while np.any(searching := low < high):
+        middle = np.where(searching, (low + high) // 2, 0)
+        found = holds(middle)
+        low = np.where(searching & ~found, middle + 1, low)
+        high = np.where(searching & found, middle, high)
+    return low
 
 
 def read_trace(file: str, period: float | None = None) -> AvailabilityIntervals:
@@ -104,54 +119,69 @@ def read_trace(file: str, period: float | None = None) -> AvailabilityIntervals:
     overlap. Raises DeviceError with file and line.
     """
     path = Path(file)
-    try:
+    with reading_trace(path):
         state = path.stat()
         return _read(path, period, state.st_mtime_ns, state.st_size)
+
+
+@contextmanager
+def reading_trace(path: Path) -> Iterator[None]:
+    """Raise DeviceError for a trace whose file can't be read in the block."""
+    try:
+        yield
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8 text"
-        raise DeviceError(f"{file}: this trace can't be read: {reason}") from None
+        raise DeviceError(f"{path}: this trace can't be read: {reason}") from None
 
 
-@lru_cache(maxsize=2)  # a sweep draws a fleet for every combination
-def _read(path: Path, period: float | None, changed: int, size: int) -> AvailabilityIntervals:
+def trace_rows(path: Path, names: Columns, shape: str) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """The rows of a CSV or JSON Lines file with their lines, each by the names of the columns.
+
+    Raises DeviceError with file and line, which says what the ``shape`` of a trace is.
+    """
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
     if path.suffix.lower() not in readers:
         raise DeviceError(
             f"{path}: a trace is a file with suffix {', '.join(readers)}, not {path.suffix or 'without a suffix'}"
         )
-    records: dict[str, tuple[list[float], list[float], list[int]]] = {}
     with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        for line, row in readers[path.suffix.lower()](path, text):
-            start, end = (_seconds(path, line, name, row[name]) for name in ("start", "end"))
-            if start >= SINCE_1970:
-                raise DeviceError(
-                    f"{path}:{line}: the interval starts {start / 31_557_600:,.0f} years after the run's beginning; if "
-                    "these are times since 1970, subtract from all of them the time at which the run begins"
-                )
-            if end <= start:
-                raise DeviceError(f"{path}:{line}: the interval ends at {end:g} s, not after its start at {start:g} s")
-            if period is not None and end > period:
-                raise DeviceError(
-                    f"{path}:{line}: the interval ends at {end:g} s, after the period of {period:g} s; "
-                    "make the period longer"
-                )
-            starts, ends, lines = records.setdefault(str(row["device"]), ([], [], []))
-            if starts and start < starts[-1]:
-                raise DeviceError(
-                    f"{path}:{line}: the rows of device {row['device']} aren't sorted: this one starts at {start:g} s, "
-                    f"line {lines[-1]} at {starts[-1]:g} s; sort its rows by start"
-                )
-            if starts and start < ends[-1]:
-                raise DeviceError(
-                    f"{path}:{line}: the interval overlaps line {lines[-1]}: device {row['device']} starts at "
-                    f"{start:g} s, before that line's end at {ends[-1]:g} s; join the two rows"
-                )
-            if starts and start == ends[-1]:
-                ends[-1], lines[-1] = end, line
-                continue
-            starts.append(start)
-            ends.append(end)
-            lines.append(line)
+        yield from readers[path.suffix.lower()](path, text, names, shape)
+
+
+@lru_cache(maxsize=2)  # a sweep draws a fleet for every combination
+def _read(path: Path, period: float | None, changed: int, size: int) -> AvailabilityIntervals:
+    records: dict[str, tuple[list[float], list[float], list[int]]] = {}
+    for line, row in trace_rows(path, _COLUMNS, _SHAPE):
+        start, end = (amount_in(path, line, name, row[name], units.SECONDS) for name in ("start", "end"))
+        if start >= SINCE_1970:
+            raise DeviceError(
+                f"{path}:{line}: the interval starts {start / 31_557_600:,.0f} years after the run's beginning; if "
+                "these are times since 1970, subtract from all of them the time at which the run begins"
+            )
+        if end <= start:
+            raise DeviceError(f"{path}:{line}: the interval ends at {end:g} s, not after its start at {start:g} s")
+        if period is not None and end > period:
+            raise DeviceError(
+                f"{path}:{line}: the interval ends at {end:g} s, after the period of {period:g} s; "
+                "make the period longer"
+            )
+        starts, ends, lines = records.setdefault(str(row["device"]), ([], [], []))
+        if starts and start < starts[-1]:
+            raise DeviceError(
+                f"{path}:{line}: the rows of device {row['device']} aren't sorted: this one starts at {start:g} s, "
+                f"line {lines[-1]} at {starts[-1]:g} s; sort its rows by start"
+            )
+        if starts and start < ends[-1]:
+            raise DeviceError(
+                f"{path}:{line}: the interval overlaps line {lines[-1]}: device {row['device']} starts at "
+                f"{start:g} s, before that line's end at {ends[-1]:g} s; join the two rows"
+            )
+        if starts and start == ends[-1]:
+            ends[-1], lines[-1] = end, line
+            continue
+        starts.append(start)
+        ends.append(end)
+        lines.append(line)
     if not records:
         raise DeviceError(f"{path}: this trace is empty; {_SHAPE}")
     offsets = np.cumsum([0, *(len(starts) for starts, _, _ in records.values())])
@@ -159,13 +189,13 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Availabi
     return AvailabilityIntervals(tuple(records), offsets, starts_, ends_, period)
 
 
-def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _csv_rows(path: Path, text: TextIO, names: Columns, shape: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     rows = csv.reader(text)
     try:
         header = [name.strip().lower() for name in next(rows, [])]
         if not header:
             return
-        columns = _columns(path, 1, header)
+        columns = _columns(path, 1, header, names, shape)
         for row in rows:
             if not row:
                 continue
@@ -176,7 +206,7 @@ def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, obje
         raise DeviceError(f"{path}:{max(rows.line_num, 1)}: this line isn't CSV: {error}") from None
 
 
-def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _json_rows(path: Path, text: TextIO, names: Columns, shape: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     for line, written in enumerate(text, 1):
         if not written.strip():
             continue
@@ -186,35 +216,39 @@ def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, obj
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise DeviceError(f"{path}:{line}: this line isn't JSON: {reason}") from None
         if not isinstance(row, dict):
-            raise DeviceError(f"{path}:{line}: a row is an object {{device, start, end}}, not {written.strip()[:40]}")
-        yield line, {name: row[key] for name, key in _columns(path, line, list(row)).items()}
+            raise DeviceError(f"{path}:{line}: a row is an object {{{', '.join(names)}}}, not {written.strip()[:40]}")
+        yield line, {name: row[key] for name, key in _columns(path, line, list(row), names, shape).items()}
 
 
-def _columns(path: Path, line: int, given: list[str]) -> dict[str, str]:
-    """The names that the file uses for ``device``, ``start`` and ``end``."""
+def _columns(path: Path, line: int, given: list[str], names: Columns, shape: str) -> dict[str, str]:
+    """The names that the file uses for these columns."""
     columns = {}
-    for name, aliases in (("device", ("device", "client")), ("start", ("start",)), ("end", ("end",))):
+    for name, aliases in names.items():
         column = next((alias for alias in aliases if alias in given), None)
         if column is None:
             found = ", ".join(f"{each!r:.40}" for each in given[:6])
-            raise DeviceError(f"{path}:{line}: {name!r} is missing, there are {found}; {_SHAPE}")
+            raise DeviceError(f"{path}:{line}: {name!r} is missing, there are {found}; {shape}")
         if given.count(column) > 1:
             raise DeviceError(f"{path}:{line}: {given.count(column)} columns are named {column!r}: rename all but one")
         columns[name] = column
     return columns
 
 
-def _seconds(path: Path, line: int, name: str, value: object) -> float:
+def amount_in(path: Path, line: int, name: str, value: object, quantity: units.Quantity) -> float:
+    """A value of a trace in the base unit of its quantity.  Raises DeviceError with file and line."""
     try:
         if isinstance(value, str):
             try:
-                seconds = float(value)
+                amount = float(value)
             except ValueError:
-                seconds = units.SECONDS.parse(value)
+                amount = quantity.parse(value)
         else:
-            seconds = units.SECONDS.parse(value)
+            amount = quantity.parse(value)
     except UnitError as error:
         raise DeviceError(f"{path}:{line}: {name}: {error}") from None
-    if not isfinite(seconds) or seconds < 0:
-        raise DeviceError(f"{path}:{line}: {name}: {value!r} is not a time; it must be finite and at least 0 s")
-    return seconds
+    if not isfinite(amount) or amount < 0:
+        noun = "time" if quantity is units.SECONDS else quantity.noun
+        raise DeviceError(
+            f"{path}:{line}: {name}: {value!r} is not a {noun}; it must be finite and at least 0 {quantity.unit}"
+        )
+    return amount

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from edgefl import units
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile
+from edgefl.devices.link_trace import LinkTrace
 from edgefl.devices.measurements import measurements
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.processors import efficiency_of
@@ -184,8 +185,19 @@ def rests_on(device: Device) -> RestsOn | None:
 
 def _link(link: Link) -> LinkProfile:
     return LinkProfile(
-        profile="link", name=link.name, title=link.title, values=numbers_of(link), derived=derived_of_link(link)
-    )
+        profile="link", name=link.name, title=link.title, values=numbers_of(link), derived=derived_of_link(link),
+        trace=None if link.trace is None else _trace_words(link, link.trace),
+    )  # fmt: skip
+
+
+def _trace_words(link: Link, trace: LinkTrace) -> str:
+    """Between which rates a trace varies, and whether it repeats."""
+    least, most, show = trace.rates.min(axis=1), trace.rates.max(axis=1), units.show_bits_per_second
+    own = link.download_bits_per_second, link.upload_bits_per_second
+    down, up = (f"{show(low * rate)} to {show(high * rate)}" for low, high, rate in zip(least, most, own, strict=True))
+    again = f", anew every {units.show_seconds(trace.period)}" if trace.period else ""
+    devices = "1 device" if len(trace.spans) == 1 else f"{len(trace.spans):,} devices"
+    return f"rates of {devices}{again}: down {down}, up {up}"
 
 
 def _fleet(fleet: FleetProfile, name: str) -> FleetSheet:

@@ -18,6 +18,7 @@ from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.budgets import BUDGETS, budget_named, field_of
 from edgefl.devices.carbon import Carbon
+from edgefl.devices.changing_links import AvailableOverLinks, ChangingLinks
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link, split_mode
@@ -39,6 +40,7 @@ class Fleet:
     attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
     has one. ``carbon`` is None without an intensity. ``relays`` are between the clients and the
     server, None for none. ``pace_seed`` is the seed by which paces of devices were drawn, None if none were.
+    ``changing`` are the links with a trace, None without any; ``availability`` knows when they are offline.
     """
 
     devices: tuple[Device, ...]
@@ -59,6 +61,7 @@ class Fleet:
     carbon: Carbon | None = None
     relays: Relays | None = None
     pace_seed: int | None = None
+    changing: ChangingLinks | None = None
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -79,6 +82,12 @@ class Fleet:
         budgets, memory_of_device = draw_budgets(options.budgets, devices, device_index, seed)
         total = options.budgets.energy_total
         battery = None if options.battery is None else Batteries(options.battery, devices, device_index, seed)
+        availability = availability_of(options.availability, clients, seed)
+        changing = None
+        if any(link.trace is not None for link in links):
+            changing = ChangingLinks(links, link_index, options.begins)
+            if changing.may_be_offline:
+                availability = AvailableOverLinks(availability, changing)
         return cls(
             devices,
             links,
@@ -87,7 +96,7 @@ class Fleet:
             budgets,
             memory_of_device,
             with_pace(load_device(options.server), pace_seed),
-            availability_of(options.availability, clients, seed),
+            availability,
             options.failures,
             battery,
             options.throttling,
@@ -98,6 +107,7 @@ class Fleet:
             None if options.carbon_intensity is None else Carbon(options.carbon_intensity),
             None if options.relays is None else Relays.draw(options.relays, clients, seed),
             pace_seed,
+            changing,
         )
 
     def __len__(self) -> int:

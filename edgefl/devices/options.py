@@ -570,6 +570,12 @@ class FleetOptions(BaseModel):
         "the profiles, as they always are for profiles with rates of their own.",
     )
 
+    @property
+    def begins(self) -> float:
+        """The time of day in seconds at which a run begins: that of ``availability.diurnal``, else midnight."""
+        diurnal = None if isinstance(self.availability, str) else self.availability.diurnal
+        return 0.0 if diurnal is None else 3600 * diurnal.begins[0]
+
     def pace_seed(self, seed: int) -> int | None:
         """The seed by which devices' paces are drawn; None without ``uncertainty``."""
         return None if self.uncertainty is None else seed
@@ -584,6 +590,19 @@ class FleetOptions(BaseModel):
                 except EdgeflError as error:
                     raise ValueError(str(error)) from None
         return runtime
+
+    @model_validator(mode="after")
+    def _traces_have_own_lines(self) -> Self:
+        traced = next((name for name, amount in self.links.items() if amount and load_link(name).trace), None)
+        if traced and self.server_link is not None and (self.server_link.download or self.server_link.upload):
+            raise ValueError(
+                f"links: {traced} has a trace, and the rates of clients that share the server's line must stay as they "
+                "are; leave out server_link, or take a link without a trace"
+            )
+        relayed = None if self.relays is None else self.relays.link
+        if isinstance(relayed, str) and load_link(relayed).trace:
+            raise ValueError(f"relays.link: {relayed} has a trace, and a relay's rates must stay as they are")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from edgefl import registry, units
 from edgefl.arrays import Floats
+from edgefl.devices.link_trace import LinkTrace, LinkTraceOptions, read_link_trace
 from edgefl.devices.processors import (
     OWN_SHAPE,
     PYTORCH_NAME,
@@ -32,7 +33,7 @@ from edgefl.devices.processors import (
     source_of,
 )
 from edgefl.devices.written_facts import Fact, Faults, ProfileFile, library_folder, read_written
-from edgefl.errors import UnknownName, suggestion
+from edgefl.errors import DeviceError, UnknownName, suggestion
 
 DeviceType = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
 DEVICE_TYPES: tuple[DeviceType, ...] = get_args(DeviceType)
@@ -171,6 +172,8 @@ class Link:
     between."""
     facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
     """Range, confidence and source of each number."""
+    trace: LinkTrace | None = None
+    """Rates that change with time, in a file beside the link's; verdicts take the two rates above."""
 
     @property
     def download_goodput(self) -> float:
@@ -566,15 +569,33 @@ def described_link(written: ProfileFile) -> Link:
     """The link that a file describes, as ``read_link`` reads it."""
     path, faults = written.path, Faults()
     with faults.noting():
-        written.check_keys(["title", *_required_names(LINK_NUMBERS)], [], "a link")
+        written.check_keys(["title", *_required_names(LINK_NUMBERS)], ["trace"], "a link")
     title = ""
     with faults.noting():
         title = written.text("title")
     facts = _facts(written, LINK_NUMBERS, faults)
     if "loss" in facts and facts["loss"].value >= 1:
         faults.note(written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss"))
+    trace = None
+    if "trace" in written.data and facts.keys() >= {"download_bits_per_second", "upload_bits_per_second"}:
+        with faults.noting():
+            rates = facts["download_bits_per_second"].value, facts["upload_bits_per_second"].value
+            trace = _trace(written, rates)
     faults.raise_all()
-    return Link(name=path.stem, title=title, **_values(facts, LINK_NUMBERS))
+    return Link(name=path.stem, title=title, trace=trace, **_values(facts, LINK_NUMBERS))
+
+
+def _trace(written: ProfileFile, rates: tuple[float, float]) -> LinkTrace:
+    """The trace of a link with these rates down and up.  Raises DeviceError."""
+    try:
+        options = LinkTraceOptions.model_validate(written.data["trace"])
+    except ValidationError as error:
+        shape = "a trace is {file: rates.csv, period: 1 d}, the period only if it repeats"
+        raise written.invalid(error, ("trace",), shape) from None
+    try:
+        return read_link_trace(written.path.parent / options.file, options.period, rates)
+    except DeviceError as error:
+        raise written.error(f"trace: {error}", "trace") from None
 
 
 def _required_names(numbers: Mapping[str, units.Quantity]) -> list[str]:

@@ -97,6 +97,9 @@ class DeviceFigures(Record):
 class LinkProfile(DeviceFigures, ProfileHead):
     """A link that edgefl has, or of a file."""
 
+    trace: str | None
+    """What its trace has, in words; `null` for a link whose rates stay"""
+
 
 class DeviceProfile(DeviceFigures, DeviceTypeRecord, ProfileHead):
     """A device that edgefl has, or of a file."""

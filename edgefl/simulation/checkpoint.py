@@ -168,7 +168,7 @@ def _load_flights(parts: RunParts, air: InFlight, tensors: Mapping[str, Tensor],
     for row in raw["rows"]:
         client, (dispatch, state) = row["flight"]["client"], dispatches[row["dispatch"]]
         plan = parts.planner.plan(*setup.cell_indices(client), dispatch.round, stages[row["stage"]], tuple(row["old"]))
-        flights.append(Flight.from_data(row["flight"], plan, dispatch))
+        flights.append(Flight.from_data(row["flight"], plan, dispatch, setup.fleet.changing))
         if isinstance(parts.learning, Training):
             parts.learning.resume(client, plan, state, dispatch, row["metered"], row["trains"])
     air.load_data(raw["lines"], flights[: raw["flying"]])

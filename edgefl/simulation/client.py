@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 
 from edgefl.cost.phases import carried_bits, joules_of
+from edgefl.devices.changing_links import ChangingLinks
 from edgefl.planning.planner import Plan
 from edgefl.simulation.clock import CUTS, PHASES, Clock, Steps
 from edgefl.simulation.closed_form import (
@@ -26,6 +27,7 @@ from edgefl.simulation.closed_form import (
     Dispatch,
     Flights,
     Landings,
+    own_link_bits,
 )  # fmt: skip
 from edgefl.simulation.lines import Lines, SharedLine
 
@@ -36,7 +38,8 @@ class Flight:
 
     It is ``sent`` off when it is dispatched, or later, when its relay has what it downloads.  Unless it is cut short,
     it ends with its ``outcome`` in the phase ``last``, after which nothing follows.  Its battery has ``joules`` left.
-    Loading and computing takes ``whole`` seconds if the client doesn't fail.
+    Loading and computing takes ``whole`` seconds if the client doesn't fail.  ``changing`` are the fleet's links whose
+    rates change; ``durations`` know them.
     """
 
     client: int
@@ -55,6 +58,7 @@ class Flight:
     whole: float
     watts: tuple[float, float, float]
     sent: float
+    changing: ChangingLinks | None = None
     phase: int = AT_DOWNLOAD
     began: float = -inf
     flowing: float = -inf
@@ -86,18 +90,20 @@ class Flight:
         return (self.until, LATE) if self.until < when else (when, why)
 
     def to_data(self) -> dict[str, Any]:
-        """All fields that are finite, except the plan, the dispatch and its time.
+        """All fields that are finite, except the plan, the dispatch and its time, and the links.
 
         No flight behind a relay is under way when a checkpoint is written: all were sent off as they were dispatched.
         """
-        names = (name for name in self.__slots__ if name not in ("plan", "dispatch", "sent"))
+        names = (name for name in self.__slots__ if name not in ("plan", "dispatch", "sent", "changing"))
         return {name: value for name in names if (value := getattr(self, name)) not in (inf, -inf)}
 
     @classmethod
-    def from_data(cls, raw: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
+    def from_data(
+        cls, raw: Mapping[str, Any], plan: Plan, dispatch: Dispatch, changing: ChangingLinks | None
+    ) -> Flight:
         """The flight of which ``to_data`` made this."""
         infinite = dict.fromkeys(("leaves", "until", "joules"), inf)
-        return cls(plan=plan, dispatch=dispatch, sent=dispatch.at, **{**infinite, **raw})
+        return cls(plan=plan, dispatch=dispatch, sent=dispatch.at, changing=changing, **{**infinite, **raw})
 
 
 class CutShort(Exception):
@@ -124,7 +130,7 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
                 over, (stop, why) = flight.began + seconds, flight.stop(seconds)
                 if stop < over:
                     yield env.at(stop, CUTS, flight.client)
-                    flight.leave(env.now - flight.began, own_link_bits(flight, env.now))
+                    flight.leave(env.now - flight.began, bits_until(flight, env.now))
                     raise CutShort(why)
                 yield env.at(over, PHASES, flight.client)
                 flight.leave(seconds, bits)
@@ -139,7 +145,7 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
         if env.now < flight.sent:  # it hasn't begun
             flight.sent = flight.began = env.now
         if flight.flowing == -inf:  # else what was moved over the line is counted
-            moved = own_link_bits(flight, env.now) if lines[flight.phase] is None else 0.0
+            moved = bits_until(flight, env.now) if lines[flight.phase] is None else 0.0
             flight.leave(env.now - flight.began, moved)
     flight.ended = env.now
     return flight
@@ -164,12 +170,16 @@ def transfer(env: Clock, flight: Flight, line: SharedLine) -> Steps:
         raise CutShort(why)
 
 
-def own_link_bits(flight: Flight, now: float) -> float:
+def bits_until(flight: Flight, now: float) -> float:
     """Bits that a transfer over the client's own link has moved."""
     if flight.phase == AT_COMPUTE:
         return 0.0
     way = flight.phase // 2
-    return float(carried_bits(now - flight.began, flight.latency[way], flight.rates[way], flight.bits[way]))
+    spent, own = now - flight.began, (flight.latency[way], flight.rates[way], flight.bits[way])
+    if flight.changing is None:
+        return float(carried_bits(spent, *own))
+    one = np.array([flight.client]), np.array([flight.began]), np.array([spent])
+    return float(own_link_bits(flight.changing, way, *one, *own)[0])
 
 
 # --- many clients ----------------------------------------------------------------------------------------------------
@@ -186,7 +196,7 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         ends.outcome.tolist(),
         ends.last.tolist(),
         # seconds of each phase on the clients' own links
-        _rows(flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)),
+        _rows(*flights.seconds),
         _rows(*phases.latency),
         _rows(*phases.rates),
         _rows(*ends.bits),
@@ -197,7 +207,8 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         strict=True,
     )
     until = max(until, flights.dispatch.at)
-    return (Flight(client, flights.dispatch, leaves, until, *own) for client, leaves, *own in columns)
+    links = flights.changing
+    return (Flight(client, flights.dispatch, leaves, until, *own, links) for client, leaves, *own in columns)
 
 
 def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:

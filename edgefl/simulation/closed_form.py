@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost.phases import Phases, carried_bits, joules_of
+from edgefl.devices.changing_links import ChangingLinks
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import Versions
@@ -54,7 +56,7 @@ class Flights:
     ``numbers`` `[flights, NUMBERS]` and ``factors`` `[3, flights]` are those of ``Phases``.  ``leaves`` is the virtual
     time at which a client goes offline (inf: never); ``joules`` is the charge of its battery; ``no_memory`` marks works
     whose peak exceeds the memory budget.  ``begins`` is the virtual time at which each begins, after the dispatch where
-    its relay has to download first; None: at the dispatch.
+    its relay has to download first; None: at the dispatch.  ``changing`` are links whose rates change.
     """
 
     dispatch: Dispatch
@@ -68,6 +70,7 @@ class Flights:
     no_memory: Booleans
     throttling: bool = False
     begins: Floats | None = None
+    changing: ChangingLinks | None = None
 
     def __len__(self) -> int:
         return len(self.client)
@@ -104,11 +107,20 @@ class Flights:
         busy = self.phases.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
         return Ends(outcome, last, (down, up), np.where(last >= AT_COMPUTE, busy, 0.0))
 
-    def transfer_seconds(self, direction: int) -> Floats:
-        """Seconds of the download (0) or upload (1) until it ends by itself, on the client's own link."""
+    @cached_property
+    def seconds(self) -> tuple[Floats, Floats, Floats]:
+        """Seconds of download, computing and upload until each ends by itself, on the clients' own links."""
+        down, busy = self._transfer_seconds(0, self.start), self.ends.compute_seconds
+        return down, busy, self._transfer_seconds(1, self.start + down + busy)
+
+    def _transfer_seconds(self, direction: int, began: Floats) -> Floats:
+        """Seconds of the downloads (0) or uploads (1) that began at these times."""
         first = AT_DOWNLOAD if direction == 0 else AT_UPLOAD
         waits = np.where(self.ends.last >= first, self.phases.latency[direction], 0.0)
-        return np.asarray(waits + self.ends.bits[direction] / self.phases.rates[direction])
+        moving = self.ends.bits[direction] / self.phases.rates[direction]
+        if self.changing is not None:
+            moving = self.changing.seconds(direction, self.client, began + waits, moving)
+        return np.asarray(waits + moving)
 
 
 @dataclass(frozen=True)
@@ -181,7 +193,7 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
     updates.  One that should have begun later begins and ends at that time.
     """
     ends, start = flights.ends, flights.start
-    down, busy, up = flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)
+    down, busy, up = flights.seconds
     fetched = start + down
     computed = fetched + busy
     arrived = computed + up
@@ -211,8 +223,11 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
         for step, since, whole in ((AT_DOWNLOAD, began, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
     ]
     moved, latency, rates = [], flights.phases.latency, flights.phases.rates
-    for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
-        part = carried_bits(spent[direction * 2], latency[direction], rates[direction], ends.bits[direction])
+    for direction, step, since in ((0, AT_DOWNLOAD, began), (1, AT_UPLOAD, computed)):
+        part = own_link_bits(
+            flights.changing, direction, flights.client, since, spent[direction * 2], latency[direction],
+            rates[direction], ends.bits[direction],
+        )  # fmt: skip
         moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
     fetching, computing, sending = spent
     down_bytes, up_bytes = ((bits // 8).astype(np.int64) for bits in moved)
@@ -221,6 +236,16 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
         flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow,
         flights.phases.compute_seconds,
     )  # fmt: skip
+
+
+def own_link_bits(
+    changing: ChangingLinks | None, direction: int, client: Integers, began: Floats, spent: Floats, latency: Any,
+    rates: Any, bits: Any,
+) -> Floats:  # fmt: skip
+    """Bits that transfers over the clients' own links have moved ``spent`` seconds after ``began``: `[flights]`."""
+    if changing is not None:
+        spent, latency = changing.integral(direction, client, began + latency, spent - latency), 0.0
+    return carried_bits(spent, latency, rates, bits)
 
 
 def _empty_times(

@@ -105,6 +105,7 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
         np.full(len(clients), inf) if batteries is None else batteries.level(clients, dispatch.at),
         no_memory,
         fleet.throttling,
+        changing=fleet.changing,
     )
 
 
@@ -117,7 +118,7 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
     setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
     fleet, at = setup.fleet, dispatch.at
     failures = draw_failures(fleet.failures, setup.seed, dispatch.number, client)
-    if failures.phase[0] != NONE or setup.round.gate == "everyone":
+    if failures.phase[0] != NONE or setup.round.gate == "everyone" or fleet.changing is not None:
         return next(flights_from(dispatch_clients(run, client, dispatch), until))
     number, slow = int(client[0]), float(failures.slow[0])
     cell = int(roster.cell[number])

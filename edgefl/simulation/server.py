@@ -73,6 +73,7 @@ def deliver_final(run: SimulationRun, tally: Tally) -> Steps:
     Add the bytes to the round's sums, and return those of tensors.
     """
     schedule, roster, tier = run.parts.setup.schedule, run.parts.roster, run.parts.tier
+    changing = run.parts.setup.fleet.changing
     stage = schedule.ends(tally.round)
     if stage is None or not schedule.deliver_final:
         return 0
@@ -98,8 +99,14 @@ def deliver_final(run: SimulationRun, tally: Tally) -> Steps:
         plan, (payload,) = roster.cells[number], finals[number]
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
-        seconds = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)).seconds[0]
-        slowest = max(slowest, float(had[clients].max()) + seconds)
+        phases = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link))
+        over = had[clients] + phases.seconds[0]
+        if changing is not None:
+            begins = had[clients] + phases.latency[0]
+            moving = np.full(len(clients), phases.bits[0] / phases.rates[0])
+            over = begins + changing.seconds(0, clients, run.now + begins, moving)
+        # a link that never comes back is waited for by nobody
+        slowest = max(slowest, float(over[np.isfinite(over)].max(initial=0.0)))
         roster.client_versions.record_download(clients, (payload,), run.state.versions)
     yield from run.pass_until(run.now + slowest)
     tally.sums.update(download_bytes=bytes_, serialised_download_bytes=serialised, carried_download_bytes=serialised)

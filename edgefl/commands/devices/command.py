@@ -106,7 +106,12 @@ def new(
     like: Annotated[str, option("Device (NAME@MODE in a power mode) or link to derive it from, or a file.", "NAME")],
     sets: Annotated[
         Sequence[str],
-        option("Another number, title, type or processor: ram_bytes=8GiB. May be repeated.", "FIELD=VALUE", "--set"),
+        option(
+            "Another number, title, type or processor (ram_bytes=8GiB), or a link's trace (trace=FILE, period=1d). May "
+            "be repeated.",
+            "FIELD=VALUE",
+            "--set",
+        ),
     ] = (),
     *,
     force: Force = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from edgefl import units, yaml_lines
 from edgefl.devices import DEVICE_TYPES, is_file_name, link_names
@@ -27,6 +28,8 @@ from edgefl.errors import DeviceError, UnitError, UnknownName
 
 TEXTS = ("title", "type", "processor")
 """Fields of a profile that are no numbers."""
+OF_TRACE = {"trace": "file", "period": "period"}
+"""Names under which the fields of a link's trace are set."""
 
 
 def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -39,7 +42,7 @@ def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str,
     noun, quantities = ("device", DEVICE_NUMBERS) if isinstance(profile, Device) else ("link", LINK_NUMBERS)
     data = _content(like, noun)
     data["title"] = f"{profile.title}, derived"
-    names = [*(TEXTS if noun == "device" else TEXTS[:1]), *quantities]
+    names = [*(TEXTS if noun == "device" else (TEXTS[0], *OF_TRACE)), *quantities]
     sets: dict[str, str] = {}
     for change in changes:
         name, equals, text = (part.strip() for part in change.partition("="))
@@ -48,7 +51,10 @@ def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str,
         if name not in names:
             raise UnknownName(f"field of a {noun}", name, names)
         sets[name] = text
-        data[name] = text if name in TEXTS else _number(profile, name, quantities[name], text, like)
+        if name in OF_TRACE:
+            data["trace"] = {**cast(dict[str, object], data.get("trace", {})), OF_TRACE[name]: text}
+        else:
+            data[name] = text if name in TEXTS else _number(profile, name, quantities[name], text, like)
     if set(sets) - {"title"}:
         data.pop("twin", None)  # the list that prints the same numbers
     if "type" in sets and sets["type"] not in DEVICE_TYPES:
@@ -81,7 +87,9 @@ def _content(like: str, noun: str) -> dict[str, object]:
     path = Path(own) if is_file_name(like) else library_files(folder)[own]
     written = read_written(path, f"a {noun} is a mapping with a title")
     if mode is None:
-        return dict(written.data)
+        trace = written.section("trace")  # its file lies beside the other profile
+        beside = {"trace": {**trace, "file": str(path.parent / str(trace["file"]))}} if trace else {}
+        return {**written.data, **beside}
     return {**{name: value for name, value in written.data.items() if name != MODES}, **written.section(MODES, mode)}
 
 

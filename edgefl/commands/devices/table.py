@@ -97,7 +97,7 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
     for name, fact in profile.values.items():
         show = number_formatter(name)
         table.add_row(name, show(fact.value), f"{show(fact.low)} to {show(fact.high)}", fact.confidence)
-    about = []
+    about = [f"trace: {profile.trace}"] if isinstance(profile, LinkProfile) and profile.trace else []
     if isinstance(profile, DeviceProfile):
         about.append(f"type: {profile.type}")
         if profile.twin:

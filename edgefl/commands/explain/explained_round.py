@@ -42,7 +42,7 @@ def explained_round(run: Run, number: int, client: int | None) -> Explanation:
     alone = policy is not None and policy.waits_for_all and not settings.round.over_selection
     alone &= not (settings.fleet.server_link or settings.fleet.relays)
     under_way = _under_way(run, record)
-    absent = _absent(run, record, flights, verdicts, under_way)
+    absent = _absent(run, record, flights, verdicts, under_way, clients)
     return Explanation(
         folder=str(run.path),
         round=number,
@@ -94,8 +94,9 @@ def _absent(
     flights: Sequence[PlayedFlight],
     verdicts: Mapping[int, PlayedVerdict],
     under_way: Mapping[int, PlayedFlight],
+    count: int,
 ) -> list[AbsentClient]:
-    """An entry for each client (in a fleet of over 10,000 for all alike) without an update in this round."""
+    """An entry for each of ``count`` clients (of over 10,000 for all alike) without an update in this round."""
     number = record.round
     entries: list[AbsentClient] = []
     finished = {flight.client for flight in flights if flight.outcome == TOOK_PART}
@@ -110,7 +111,7 @@ def _absent(
     known = {*ended, *under_way}
     if any(verdict.clients > 1 for verdict in verdicts.values()):
         return [*entries, *_by_kind(record, [*ended.values(), *(under_way[c] for c in under_way.keys() - ended)])]
-    offline = _offline(run, record, flights, list(verdicts))
+    offline = _offline(run, record, flights, list(verdicts), count)
     settings = run.settings
     battery, left_out = bool(settings.fleet.battery), settings.round.leave_out or ()
     for client, verdict in sorted(verdicts.items()):
@@ -188,8 +189,11 @@ def _how_it_ended(flight: PlayedFlight) -> str:
     return f"{flight.outcome} {place}after {seconds:.3g} s"
 
 
-def _offline(run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], clients: Sequence[int]) -> dict[int, str]:
-    """Clients that were offline whenever clients were drawn in this round, with when they come back.
+def _offline(
+    run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], clients: Sequence[int], count: int
+) -> dict[int, str]:
+    """Clients of a fleet of ``count`` that were offline whenever clients were drawn in this round, with when they come
+    back.
 
     The same function of the scenario that the run drew from; empty if its scenario or its trace can't be read any more.
     """
@@ -197,14 +201,14 @@ def _offline(run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], cli
         return {}
     import numpy as np
 
-    from edgefl.devices.availability import availability_of
+    from edgefl.devices import Fleet
     from edgefl.scenario import load
 
     started, ended = record.started_virtual_seconds, record.finished_virtual_seconds
     sent = {f.dispatched_virtual_seconds for f in flights if f.dispatched_virtual_seconds >= started}
     try:
         scenario = load(run.path / "scenario.yaml")
-        available = availability_of(scenario.fleet.availability, max(clients) + 1, scenario.seed)
+        available = Fleet.draw(scenario.fleet, count, scenario.seed).availability
     except (EdgeflError, OSError):
         return {}
     numbers = np.array(sorted(clients), dtype=np.int64)
