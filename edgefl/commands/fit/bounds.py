@@ -186,6 +186,11 @@ class Pricer:
         """The candidate without the axes that change traffic only: candidates of one cell compute the same."""
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
+    def moving_levels(self, levels: Levels) -> Levels:
+        """The candidate without the axes that leave traffic as it is: candidates alike in these send and receive the
+        same."""
+        return tuple(level * axis.moves for axis, level in zip(self.axes, levels, strict=True))
+
     def _training_levels(self, levels: Levels) -> Levels:
         """The candidate without any change but those of what trains, and how: schedule, adapter, optimizer and step."""
         chosen = ("schedule", "adapter", "optimizer", "step")
@@ -290,6 +295,11 @@ class Pricer:
         return {name: values.item() for name, values in amounts(names, price).items()}
 
     # bounds ---------------------------------------------------------------------------------------------------------
+
+    def least_of_traffic(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
+        """Lower bounds of the budgets that traffic takes from, whatever is computed."""
+        moved = self.round_traffic(self.moving_levels(levels), span, stage)
+        return {name: least for name, least in self._amounts(NO_COMPUTE, moved, BUDGETS).items() if name != "memory"}
 
     def at_least(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         """Lower bounds of a round's cost by budget; exact if the work was predicted."""

@@ -60,11 +60,13 @@ class FitChange:
 
 @dataclass(frozen=True)
 class FitAxis:
-    """Steps that exclude each other, the smallest first; ``computes`` is False if they change traffic only."""
+    """Steps that exclude each other, the smallest first; ``computes`` is False if they change traffic only, ``moves``
+    if they leave it as it is."""
 
     name: str
     steps: tuple[FitChange, ...]
     computes: bool = True
+    moves: bool = False
 
 
 def steps_of(axes: Sequence[FitAxis], levels: Levels) -> list[FitChange]:
@@ -113,19 +115,19 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         FitAxis("batch", _batches(scenario, setup, kind, samples)),
         FitAxis("loss", _chunks(scenario, setup, kind)),
         FitAxis("precision", _precisions(training.precision)),
-        FitAxis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
-        FitAxis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
-        FitAxis("schedule", schedules_of(scenario, setup, growing)),
-        FitAxis("adapter", _adapters(scenario)),
+        FitAxis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False, moves=True),
+        FitAxis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False, moves=True),
+        FitAxis("schedule", schedules_of(scenario, setup, growing), moves=True),
+        FitAxis("adapter", _adapters(scenario), moves=True),
         FitAxis("epochs", _epochs(training.epochs) if epochs else ()),
         FitAxis("step", () if training.step_in_backward else (FitChange("step in backward", COMPUTATION, 1,
                                                                  {"training.step_in_backward": True}),)),
         FitAxis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (
             FitChange("states offloaded", COMPUTATION, 2, {"training.offload_states": True}),)),
-        FitAxis("optimizer", _optimizers(scenario)),
+        FitAxis("optimizer", _optimizers(scenario), moves=True),
     ]  # fmt: skip
     data = plain(scenario)
-    return [FitAxis(a.name, tuple(s for s in a.steps if _valid(data, s)), a.computes) for a in axes]
+    return [replace(axis, steps=tuple(step for step in axis.steps if _valid(data, step))) for axis in axes]
 
 
 def plain(scenario: Scenario) -> dict[str, object]:

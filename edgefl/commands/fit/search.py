@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
@@ -35,6 +35,10 @@ class Bound:
 
     excess: float
     over: frozenset[str]
+
+
+NO_BOUND = Bound(FITS, frozenset())
+"""The bound of a candidate of which nothing is known."""
 
 
 @dataclass
@@ -82,6 +86,7 @@ class FitSearch:
         result.candidates = len(order)
         bounds: dict[Levels, Bound] = {}
         refused: dict[Levels, Bound] = {}  # by cell, whatever its payloads
+        moving: dict[Levels, Bound] = {}  # by what moves, whatever is computed
         looked = 0
 
         def following() -> Iterator[tuple[Levels, EqualRounds, Stage]]:
@@ -90,8 +95,8 @@ class FitSearch:
             while looked < len(order):
                 levels = order[looked]
                 looked += 1
-                cell = self.pricer.cell(levels)
-                if cell in result.failed or cell in refused:
+                cell, moves = self.pricer.cell(levels), self.pricer.moving_levels(levels)
+                if cell in result.failed or cell in refused or moving.get(moves, NO_BOUND).excess > FITS:
                     continue
                 if not any(within(self.pricer.axes, solution, levels) for solution in result.solutions):
                     yield from self._first_work(levels)
@@ -113,6 +118,11 @@ class FitSearch:
                         refused[cell] = bound
                     if cell in refused:
                         bounds[levels] = refused[cell]
+                        continue
+                    if (moves := self.pricer.moving_levels(levels)) not in moving:
+                        moving[moves] = self._bound_of_traffic(levels)
+                    if moving[moves].excess > FITS:
+                        bounds[levels] = moving[moves]
                         continue
                     bound = self.lower_bound(levels)
                     if bound.excess <= FITS and self._fits(levels):
@@ -153,6 +163,13 @@ class FitSearch:
             return self._bound_levels(levels, self.pricer.at_least)
         except EdgeflError:
             return Bound(inf, frozenset(self.allowed))
+
+    def _bound_of_traffic(self, levels: Levels) -> Bound:
+        """The bound of all candidates with this one's traffic; none if its moving steps alone don't fit together."""
+        try:
+            return self._bound_levels(levels, self.pricer.least_of_traffic)
+        except EdgeflError:
+            return NO_BOUND
 
     def _floors(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         return {"memory": self.pricer.floor(levels, span, stage)}
@@ -282,11 +299,13 @@ class FitSearch:
             least, _, levels = min(exact)
             result.nearest = self._least_changed(levels, least, bounds), least
 
-    def _least_changed(self, levels: Levels, least: float, order: Iterable[Levels]) -> Levels:
+    def _least_changed(self, levels: Levels, least: float, bounds: Mapping[Levels, Bound]) -> Levels:
         """The first candidate within this one whose excess is no larger."""
         try:
-            for other in order:
-                if within(self.pricer.axes, other, levels) and self.lower_bound(other).excess <= least:
+            for other, bound in bounds.items():
+                if bound.excess > least or not within(self.pricer.axes, other, levels):
+                    continue
+                if self.lower_bound(other).excess <= least:
                     list(self.verdicts(other))
                     if self.lower_bound(other).excess <= least:
                         return other

@@ -15,7 +15,7 @@ from edgefl.commands.fit.allowances import allowances_of
 from edgefl.commands.fit.answer import BudgetLimit
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
-from edgefl.commands.fit.search import worst
+from edgefl.commands.fit.search import FitSearch, worst
 from edgefl.console import main
 from edgefl.cost.price import price_rounds
 from edgefl.devices import load_device, load_link
@@ -291,11 +291,31 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
             some.cost(known, span, span.stages[0])
         for levels in cells:
             for span in some.spans(levels):
+                of_traffic = some.least_of_traffic(levels, span, span.stages[0])
+                assert all(bound <= true[levels, span.first][name] * (1 + 1e-12) for name, bound in of_traffic.items())
                 least = some.at_least(levels, span, span.stages[0])
                 costs = true[levels, span.first]
                 assert all(least[name] <= costs[name] * (1 + 1e-12) for name in costs), (known, levels)
                 bounded += levels != known and least["memory"] > some.floor(levels, span, span.stages[0])
     assert bounded
+
+
+def test_combinations_that_move_too_much_are_not_composed_one_by_one(texts: dict[str, Any]) -> None:
+    """A scenario is composed for each combination of what changes traffic, and for the nearest ones."""
+    whole = load(texts | {"training": {"batch": 4}})
+    setup, predictor = compose(whole), predictor_of(whole)
+    axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
+    allowed = dict.fromkeys(BUDGETS, inf) | {"bytes": 10.0}
+    question = FitQuestion(
+        whole, setup, predictor, load_device(PI), load_link(WIFI), allowed, False, any_stage=False, epochs=False,
+        most=99, first=1,
+    )  # fmt: skip
+    pricer = Pricer(question, axes, "text", 0, lambda *_: None)
+    found = FitSearch(pricer).find(lambda _: None, lambda: None)
+    every = candidates(axes)
+    assert found.unmet == ("bytes",) and found.nearest and found.looked_at == len(every)
+    moving = {pricer.moving_levels(levels) for levels in every}
+    assert 4 * len(moving) < len(every) and len(pricer._setups) <= len(moving) + 2
 
 
 def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) -> None:
@@ -322,7 +342,7 @@ def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) ->
 
 def is_valid(scenario: Any, sets: list[str]) -> bool:
     try:
-        load(scenario.resolved(), sets)
+        load(scenario.to_data(), sets)
     except ScenarioError as error:
         assert any(text in str(error) for text in REFUSED)
         return False
