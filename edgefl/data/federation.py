@@ -302,10 +302,13 @@ class Federation:
         return _placeholder_rows(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
 
     def server(self) -> Samples:
-        """The server's samples: validation, test and, if there are any, public ones."""
+        """The server's samples: validation, test and, if there are any, public ones; as private ones those of all
+        clients of a kind, with which only ``method: central`` trains."""
         title = f"the server ({self.title})"
 
         def rows_of(data: str, pattern: str) -> Integers:
+            if data == "private" and pattern in self.kinds:
+                return self._pooled_rows(pattern)
             if data not in self.server_samples or pattern not in self.server_samples[data]:
                 allowed = [f"{d} {p}" for d, sizes in self.server_samples.items() for p in sizes]
                 other = {
@@ -349,6 +352,13 @@ class Federation:
         kind = self.kinds[self.client_kind[number]]
         part, first = self._part_offset(kind)
         return part.rows(number + first, pattern)
+
+    def _pooled_rows(self, kind: str) -> Integers:
+        """Positions of the samples of all clients of a kind in its data set, ascending, each once."""
+        numbers = np.flatnonzero(self.client_kind == self.kinds.index(cast(Kind, kind)))
+        if not self._parts:
+            return _placeholder_rows(int(self.client_samples[numbers].sum()))
+        return np.unique(np.concatenate([self.rows(number, kind) for number in numbers.tolist()]))
 
     def held_rows(self, kind: str, modality: str) -> tuple[FederationPart, Integers]:
         """The data set of a kind, and the positions of its clients' samples that have this modality, ascending."""

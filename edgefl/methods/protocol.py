@@ -83,6 +83,12 @@ class Method:
     memory maps.
     """
 
+    scores_own_models: ClassVar[bool] = False
+    """Whether every client has a whole model of its own, and the server none that is worth scoring.
+
+    An evaluation then scores the model of each client on the server's samples.  Metrics are means over the clients of
+    a kind, and ``NAME_deviation`` the standard deviation over them.
+    """
     varies: ClassVar[bool] = False
     """Whether clients of one kind may do different work: true for a class that overrides ``variant``."""
     has_other_draws: ClassVar[bool] = False

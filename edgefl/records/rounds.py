@@ -37,6 +37,9 @@ METRICS: Mapping[str, ShownMetric] = {
 SHORT = {name: metric.short for name, metric in METRICS.items() if metric.short}
 """Those that tell most of a kind, and their short names."""
 
+OVER_CLIENTS = "_deviation"
+"""The end of the name of a metric's standard deviation over clients that each have a model."""
+
 LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
 """Parts of the names of metrics of which lower values are better."""
 

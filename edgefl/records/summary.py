@@ -152,6 +152,8 @@ class RunSummary(Record):
     """Virtual time at the end"""
     totals: RunTotals
     """Sums over all rounds"""
+    server_flops: int | Maybe = UNSET
+    """FLOPs of the server's works but for evaluations; only where it has some"""
     seconds_within: SecondsWithin
     """The factor within which 80 % of published seconds are predicted, either way, by devices that have one"""
     stages: Sequence[PlayedStage]

@@ -15,6 +15,7 @@ from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
 from edgefl.records.rounds import (
     METRICS,
+    OVER_CLIENTS,
     ClientMetrics,
     EarlyStop,
     Excluded,
@@ -58,12 +59,13 @@ def own_metrics(found: Iterable[str]) -> list[str]:
     return [
         name for name in dict.fromkeys(found)
         if name not in METRICS and "[" not in name and not _RECORDED.fullmatch(name)
+        and not name.endswith(OVER_CLIENTS)
     ]  # fmt: skip
 
 
 def shown_metrics(found: Iterable[str]) -> list[str]:
     """Of these metrics those that tables show: ``METRICS``, then one's own; where there are none of both, all."""
-    names = [name for name in dict.fromkeys(found) if "[" not in name]
+    names = [name for name in dict.fromkeys(found) if "[" not in name and not name.endswith(OVER_CLIENTS)]
     return [*(name for name in METRICS if name in names), *own_metrics(names)] or names
 
 
@@ -187,6 +189,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         trained=settings.training.mode == "real",
         virtual_seconds=rounds[-1].finished_virtual_seconds if rounds else 0.0,
         totals=_totals(rounds),
+        server_flops=_server_flops(rounds) or UNSET,
         seconds_within=_seconds_within(verdicts),
         stages=_stages(rounds, verdicts),
         costs=_costs(clients),
@@ -223,6 +226,12 @@ def _seconds_within(verdicts: Iterable[VerdictFacts]) -> dict[str, float]:
     from edgefl.devices.browsing import seconds_within
 
     return seconds_within(name for name in sorted({verdict.device for verdict in verdicts}) if not is_file_name(name))
+
+
+def _server_flops(rounds: Iterable[RoundFacts]) -> int:
+    """FLOPs of the server's works but for evaluations."""
+    works = (work for each in rounds for work in each.server_works if not work.when.startswith("evaluate"))
+    return sum(work.forward_flops + work.backward_flops for work in works)
 
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:

@@ -118,6 +118,12 @@ class SuiteOptions(BaseModel):
     target: float | None = Field(
         default=None, allow_inf_nan=False, description="A value of the metric: costs are counted until it is reached."
     )
+    references: list[Literal["central", "local"]] = Field(
+        default=[],
+        description="Methods without a federation, whose scores are shown beside the variants' but not ranked: all "
+        "data at the server (central), or each client by itself (local). They are trained without small devices or "
+        "conditions, under the scenario's schedule.",
+    )
     tune: TuneOptions | None = Field(
         default=None, description="A search for each variant's settings before its runs; none if left out."
     )

@@ -1,4 +1,5 @@
-"""Evaluation of the current model on the clients' own held-out samples: the works, their records and the sums.
+"""Evaluation by client: of the current model on the clients' own held-out samples, with its records and sums, and of
+models that clients have for themselves on the server's samples.
 
 It watches only: it takes no virtual time and no battery, and what clients receive for it isn't theirs in training.
 """
@@ -6,26 +7,28 @@ It watches only: it takes no virtual time and no battery, and what clients recei
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from math import ceil
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
+from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner, scored_clients
 from edgefl.planning.versions import frozen_addresses, older, preinstalled_items
 from edgefl.records.clients import ScoredClient
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import ClientMetrics, Distribution
+from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics, Distribution
+from edgefl.runs.kept import StoredTensors
 from edgefl.schedules import Stage
+from edgefl.simulation.clock import Steps
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
-from edgefl.simulation.server import finite_metrics
+from edgefl.simulation.server import finite_metrics, server_work
 from edgefl.simulation.tally import Tally
 from edgefl.training import Assignment
 from edgefl.work import Description, Form
@@ -106,36 +109,86 @@ def _reports(
         return
     state, setup, metered = learning.state, learning.setup, learning.metered
     wires: dict[tuple[Any, ...], Mapping[str, Tensor]] = {}
-    waiting: deque[tuple[int, Scoring, Future[Update]]] = deque()
-    told = 0
 
-    def oldest() -> tuple[int, Scoring, Update]:
-        nonlocal told
-        client, scoring, future = waiting.popleft()
-        report, told = future.result(), told + 1
+    def assignments() -> Iterator[Assignment]:
+        for client, scoring in entries:
+            # on the current model, with the parts of it that are the client's own
+            form, start = scoring.form, (scoring.kind, scoring.variant, scoring.stage.index, scoring.old)
+            if start not in wires:
+                wires[start] = state.wire(form, preinstalled_items(form, scoring.down, state.versions))
+            inputs, own = _with_own(learning, wires[start], client, form.keep)
+            seed = seeds.key(setup.seed, "client evaluation", round, client)
+            yield Assignment(
+                scoring.without_keep,  # it is scored only: what it keeps stays as it is
+                planner.scalars(scoring, round), inputs, client, seed,
+                setup.measure == "all" or scoring.key not in metered,
+                kept=own, peak=scoring.compute.peak_memory_bytes,
+            )  # fmt: skip
+            metered.add(scoring.key)
+
+    for told, ((client, scoring), report) in enumerate(zip(entries, _run_all(learning, assignments()), strict=True), 1):
         run.parts.on_progress("scored", {"round": round, "done": told, "of": len(entries)})
-        return client, scoring, report
+        yield client, scoring, report
 
-    for client, scoring in entries:
-        # on the current model, with the parts of it that are the client's own
-        form, start = scoring.form, (scoring.kind, scoring.variant, scoring.stage.index, scoring.old)
-        if start not in wires:
-            wires[start] = state.wire(form, preinstalled_items(form, scoring.down, state.versions))
-        inputs, own = wires[start], learning.kept.client_values(client, form.keep) if form.keep else None
-        if own is not None:
-            inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
-        assignment = Assignment(
-            scoring.without_keep,  # it is scored only: what it keeps stays as it is
-            planner.scalars(scoring, round), inputs, client, seeds.key(setup.seed, "client evaluation", round, client),
-            setup.measure == "all" or scoring.key not in metered,
-            kept=own, peak=scoring.compute.peak_memory_bytes,
-        )  # fmt: skip
-        metered.add(scoring.key)
-        waiting.append((client, scoring, learning.executor.submit(assignment)))
+
+def _with_own(
+    learning: Training, inputs: Mapping[str, Tensor], client: int, names: tuple[str, ...]
+) -> tuple[Mapping[str, Tensor], StoredTensors | None]:
+    """The inputs without those that a client has values of its own for, and these values."""
+    own = learning.kept.client_values(client, names) if names else None
+    return (inputs if own is None else {n: tensor for n, tensor in inputs.items() if n not in own.names}), own
+
+
+def _run_all(learning: Training, assignments: Iterable[Assignment]) -> Iterator[Update]:
+    """The report of each assignment, in order."""
+    waiting: deque[Future[Update]] = deque()
+    for assignment in assignments:
+        waiting.append(learning.executor.submit(assignment))
         if len(waiting) == WAITING:
-            yield oldest()
+            yield waiting.popleft().result()
     while waiting:
-        yield oldest()
+        yield waiting.popleft().result()
+
+
+def score_own_models(run: SimulationRun, split: str, tally: Tally) -> Steps:
+    """Score each client's own model on a split of the server; for each kind the mean of every metric over its clients,
+    and the standard deviation as ``NAME_deviation``.
+
+    Scores that aren't finite are left out; None if all are.  Without training the result is empty.  The server's record
+    and clock have one evaluation of each kind, because no server of such a method exists that would do the others.
+    """
+    learning, setup = run.parts.learning, run.parts.setup
+    part = setup.schedule.evaluated_stage(run.progress.reached)
+    tally.scored_part = UNSET if part is None else part.index
+    works = {kind: work for work, kinds in setup.evaluations(split, part or tally.stage) for kind in kinds}
+    for work in works.values():
+        yield from server_work(run, work, f"evaluate {split}", None, tally)
+    if not isinstance(learning, Training):
+        return {}
+    wires = {kind: learning.state.wire(work) for kind, work in works.items()}
+    clients, found = scored_clients(setup).tolist(), dict[str, dict[str, list[float]]]()
+
+    def assignments() -> Iterator[Assignment]:
+        for client in clients:
+            kind = setup.kind_of(client)
+            names = tuple(item.name for payload in works[kind].down for item in payload.items)
+            inputs, own = _with_own(learning, wires[kind], client, names)
+            seed = seeds.key(setup.seed, f"own model, {split}", tally.round, client)
+            yield Assignment(works[kind].form, works[kind].scalars, inputs, None, seed, kept=own)
+
+    for told, (client, report) in enumerate(zip(clients, _run_all(learning, assignments()), strict=True), 1):
+        run.parts.on_progress("scored", {"round": tally.round, "done": told, "of": len(clients)})
+        of_kind = found.setdefault(setup.kind_of(client), {})
+        for name, value in report.metrics.items():
+            of_kind.setdefault(name, []).extend([value] if isfinite(value) else [])
+    return {kind: _mean_and_deviation(found[kind]) for kind in setup.clients.kinds if kind in found}
+
+
+def _mean_and_deviation(scores: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    known = {name: np.array(values) for name, values in scores.items()}
+    means = {name: float(values.mean()) if len(values) else None for name, values in known.items()}
+    spread = {f"{name}{OVER_CLIENTS}": float(values.std()) if len(values) else None for name, values in known.items()}
+    return means | spread
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from edgefl.records.writing import line
 from edgefl.registry.part_fields import build_part
 from edgefl.schedules import EndedRound, movement
 from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
-from edgefl.simulation.client_evaluation import score_clients
+from edgefl.simulation.client_evaluation import score_clients, score_own_models
 from edgefl.simulation.clock import Clock, Steps
 from edgefl.simulation.closed_form import Flights, Landings
 from edgefl.simulation.in_flight import InFlight
@@ -224,7 +224,9 @@ class Simulation:
         before = self.state.tensors if setup.schedule.adapts else {}
         yield from run_server_works(run, setup.method.before(run.state, round), "before", tally)
         run.judge(round)
-        outcome = yield from play_round(RoundServer(run, round, tally.stage, kinds, tally))
+        outcome = "completed"  # a round in which no kind takes part is the server's alone
+        if kinds:
+            outcome = yield from play_round(RoundServer(run, round, tally.stage, kinds, tally))
         if outcome == "completed":
             yield from run_server_works(run, setup.method.after(run.state, round), "after", tally)
         if watch is not None:
@@ -239,7 +241,7 @@ class Simulation:
             tally.stopped = run.progress.asked_to_stop
             # the last round is evaluated on the split of last rounds
             if not evaluates or setup.evaluation.final != setup.evaluation.split:
-                tally.metrics = yield from evaluate(run, setup.evaluation.final, tally)
+                tally.metrics = yield from self._metrics(setup.evaluation.final, tally)
                 self._score(tally)
                 self._note_divergence(tally)
             record = self._record(tally, outcome, final)
@@ -275,13 +277,19 @@ class Simulation:
         run, watch, splits = self.run, self.run.progress.watch, self.run.parts.setup.evaluation
         last = tally.round == run.parts.setup.schedule.rounds
         if watch is not None:
-            tally.metrics = yield from evaluate(run, splits.split, tally)
+            tally.metrics = yield from self._metrics(splits.split, tally)
             watch.sees(tally.metrics, tally.round, run.state)
             tally.watched, tally.stopped = watch.values(tally.metrics), watch.stopped
             last = last or watch.stopped is not None
         if watch is None or (last and splits.final != splits.split):
-            tally.metrics = yield from evaluate(run, splits.final if last else splits.split, tally)
+            tally.metrics = yield from self._metrics(splits.final if last else splits.split, tally)
         self._score(tally)
+
+    def _metrics(self, split: str, tally: Tally) -> Steps:
+        """The metrics of the server's models on a split, or of the clients' own where the server has none."""
+        if self.run.parts.setup.method.scores_own_models:
+            return (yield from score_own_models(self.run, split, tally))
+        return (yield from evaluate(self.run, split, tally))
 
     def _score(self, tally: Tally) -> None:
         """Note the metrics of the round, and score the clients that aren't scored yet."""

@@ -96,6 +96,23 @@ class BenchFleet(Record):
     """The gap that these seeds could have shown with a power of 80 %"""
 
 
+class BenchReference(Record):
+    """The scores of a method without a federation, which isn't ranked."""
+
+    reference: str
+    """`central` or `local`"""
+    scores: Sequence[float | None]
+    """The metric after the last round, by seed; of `local` the mean over the clients"""
+    mean: float | None
+    """Mean over the seeds"""
+    half_width: float | None
+    """Half its 95 % interval over the seeds, by Student's t; `null` for one seed"""
+    deviation: float | Maybe | None = UNSET
+    """Standard deviation over the clients, mean over the seeds; only of `local`"""
+    runs: Sequence[str]
+    """The folder of each seed's run within the suite's"""
+
+
 class BenchSpent(Record):
     """The metric that was reached within a total, where all clients are free or under the first condition."""
 
@@ -178,6 +195,8 @@ class BenchAnswer(Answer):
     """The variants"""
     fleets: Sequence[BenchFleet]
     """The fleets: by share of small devices, and by what these have"""
+    references: Sequence[BenchReference]
+    """The methods without a federation that the suite asks for"""
     ranks: BenchRanks | None
     """Ranks over the fleets; `null` for fewer than two variants or fleets"""
     spent: Sequence[BenchSpent]

@@ -138,7 +138,9 @@ def _ends(bounds: Sequence[float]) -> tuple[tuple[float, float], bool]:
 
 
 def _across(result: BenchAnswer) -> list[tuple[float, str]]:
-    return [] if result.chance is None else [(result.chance, "chance")]
+    """The levels across a chart of scores: chance, and the means of the references."""
+    levels = [("chance", result.chance), *((each.reference, each.mean) for each in result.references)]
+    return [(level, name) for name, level in levels if level is not None]
 
 
 def _scores_axis(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> ChartAxis:
@@ -291,14 +293,13 @@ def _with_marks(
 
 def scores(result: BenchAnswer) -> Chart:
     """The score of each variant on each fleet as bars."""
-    across = [] if result.chance is None else [(result.chance, "chance")]
     rows = [[fleet.fleet, row.variant, row.mean, row.half_width, best_of(fleet)]
             for fleet in result.fleets for row in fleet.rows]  # fmt: skip
     spread = "; error bars are the 95 % interval over the seeds" if len(result.seeds) > 1 else ""
     series = [_bars(result, name, index, "mean") for index, name in enumerate(_names(result))]
     return Chart(
         "scores", metric_words(result), f"The mean score of each variant on each fleet{spread}.",
-        [Panel("", "bars", ChartAxis(""), ChartAxis(metric_words(result), bottom=0.0), series, across)],
+        [Panel("", "bars", ChartAxis(""), ChartAxis(metric_words(result), bottom=0.0), series, _across(result))],
         ["fleet", "variant", result.metric, "half_width", "best"], rows, size=(WIDTH, 3.1),
     )  # fmt: skip
 

@@ -74,7 +74,7 @@ def bench(
 
     from edgefl.cells.cells import check_jobs
     from edgefl.commands.bench.chart import charts_of_bench
-    from edgefl.commands.bench.priced_fleets import price_fleets
+    from edgefl.commands.bench.priced_fleets import price_fleets, reference_cells
     from edgefl.commands.bench.suite_folder import RUNS, TRIALS, failure, suite_folder, write_answer
     from edgefl.commands.bench.trained_runs import player, train_runs
     from edgefl.commands.bench.variants import check_variants, tune_variants
@@ -97,9 +97,10 @@ def bench(
         with player(jobs, on_progress) as play:
             variants, tunings = tune_variants(asked, variants, metric, folder / TRIALS, play, on_progress)
             fleets, needs = price_fleets(asked, variants, on_progress)
-            failed = train_runs(fleets, folder / RUNS, play, on_progress)
+            references = reference_cells(asked)
+            failed = train_runs([*fleets, references], folder / RUNS, play, on_progress)
         seconds = time.monotonic() - began
-        result = answer_of(asked, variants, needs, tunings, fleets, failed, folder, metric, seconds)
+        result = answer_of(asked, variants, needs, tunings, fleets, references, failed, folder, metric, seconds)
         write_answer(result, folder)
     if failed:
         raise failure(result, folder)

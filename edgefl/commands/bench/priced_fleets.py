@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
-from edgefl.commands.bench.admissions import Level, Works, levels_of, works_of
+from edgefl.commands.bench.admissions import Level, Works, content_of, levels_of, works_of
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
 from edgefl.planning.setup import Setup
 from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.labels import folder_name
+from edgefl.scenario.scenario import with_fields
 from edgefl.scenario.suite import Suite, Variant
 from edgefl.setup.compose import compose, predictor_of
 from edgefl.units import show_share
@@ -47,6 +48,20 @@ class FleetCells:
     cells: Mapping[str, Sequence[BenchCell]]
     small: float | None = None
     level: Level | None = None
+
+
+REFERENCES = "references"
+"""The name of the cells that no fleet limits."""
+
+
+def reference_cells(suite: Suite) -> FleetCells:
+    """A cell for each reference of a suite and each seed: the suite's scenario under that method."""
+    cells: dict[str, list[BenchCell]] = {}
+    for index, name in enumerate(suite.options.references):
+        scenario = with_fields(suite.base, {"method": name}, suite.document, (REFERENCES, index))
+        seeds = (replace(scenario, seed=seed) for seed in suite.seeds)
+        cells[name] = [BenchCell(name, each.seed, each, content_of(each, None), 1.0) for each in seeds]
+    return FleetCells(REFERENCES, cells)
 
 
 # --- fleets ----------------------------------------------------------------------------------------------------------

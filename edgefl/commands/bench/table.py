@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
-from edgefl.commands.bench.answer import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchVariant
+from edgefl.commands.bench.answer import BenchAnswer, BenchCost, BenchFleet, BenchReference, BenchRow, BenchVariant
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import (
     DIVERGED,
@@ -69,6 +69,8 @@ def sections(result: BenchAnswer) -> Iterator[BenchSection]:
     yield from _winners(result)
     if len(result.variants) > 1:
         yield _matrix(result, f"{metric_words(result)}: mean{_reach(result)}", score_text)
+    if result.references:
+        yield _references(result)
     if result.budget is UNSET and any(row.eligible_share < 1 for fleet in result.fleets for row in fleet.rows):
         yield _matrix(result, "Clients that can train", lambda row: percent(row.eligible_share))
     if any(row.worst_decile is not UNSET for fleet in result.fleets for row in fleet.rows):
@@ -248,10 +250,10 @@ def free_fleet(result: BenchAnswer) -> str:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def score_text(row: BenchRow) -> str:
+def score_text(row: BenchRow | BenchReference) -> str:
     """A variant's score on a fleet: ``0.312 ± 0.010``, that it diverged, or a dash."""
     if row.mean is None:
-        return DIVERGED if row.diverged else NOTHING
+        return DIVERGED if isinstance(row, BenchReference) or row.diverged else NOTHING
     return f"{row.mean:.3f}" + ("" if row.half_width is None else f" ± {row.half_width:.3f}")
 
 
@@ -328,6 +330,18 @@ def _matrix(
     for row in _rows(result, cells, but):
         table.add_row(*row)
     return BenchSection(title, table)
+
+
+def _references(result: BenchAnswer) -> BenchSection:
+    """A row for each method without a federation."""
+    table = new_table("reference", "score", "between clients")
+    for row in result.references:
+        spread = NOTHING if row.deviation is UNSET else or_dash("{:.3f}".format, row.deviation)
+        table.add_row(row.reference, score_text(row), spread)
+    return BenchSection(
+        f"References that aren't ranked: mean{_reach(result)}", table,
+        "Without small devices or conditions.  Between clients: the standard deviation of single clients' models.",
+    )  # fmt: skip
 
 
 def _ranks(result: BenchAnswer) -> Iterator[BenchSection]:

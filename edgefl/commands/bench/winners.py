@@ -14,6 +14,7 @@ from edgefl.commands.bench.answer import (
     BenchCost,
     BenchFleet,
     BenchRanks,
+    BenchReference,
     BenchRow,
     BenchSpent,
     BenchVariant,
@@ -21,7 +22,7 @@ from edgefl.commands.bench.answer import (
 from edgefl.commands.bench.priced_fleets import BenchCell, FleetCells
 from edgefl.commands.tune.answer import Tuning
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import lower_is_better, metric_value
+from edgefl.records.rounds import OVER_CLIENTS, lower_is_better, metric_value
 from edgefl.records.summary import RunSummary
 from edgefl.results.equal_costs import AXES, Curve, curve_of
 from edgefl.results.facts import facts_of
@@ -53,6 +54,7 @@ def answer_of(
     needs: Mapping[str, Sequence[float]],
     tunings: Mapping[str, Tuning],
     fleets: Sequence[FleetCells],
+    references: FleetCells,
     failed: Mapping[str, str],
     folder: Path,
     metric: str,
@@ -60,9 +62,13 @@ def answer_of(
 ) -> BenchAnswer:
     """The record of a suite whose runs, in ``folder``, have ended; ``failed`` says why some failed."""
     lower = lower_is_better(metric)
-    trained = {cell.run for fleet in fleets for of in fleet.cells.values() for cell in of if cell.eligible_share}
+    trained = {
+        cell.run for fleet in [*fleets, references] for of in fleet.cells.values() for cell in of if cell.eligible_share
+    }
     ended = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
-    played = {name: run for name, run in ended.items() if run.facts.totals.finished}  # in others nobody trained
+    alone = {cell.run for of in references.cells.values() for cell in of}
+    # in other runs nobody trained
+    played = {name: run for name, run in ended.items() if name in alone or run.facts.totals.finished}
     options = suite.options
     split = suite.base.evaluation.final
     chance = _chance(played.values(), split)
@@ -83,11 +89,14 @@ def answer_of(
         seeds=list(suite.seeds),
         variants=[_variant(each, needs, tunings) for each in variants],
         fleets=shown,
+        references=[_reference(name, cells, played, metric) for name, cells in references.cells.items()],
         ranks=ranks_over_seeds(shown, higher=not lower),
         spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
         costs=UNSET if options.target is None else _costs(during, fleets, played, metric, options.target, lower=lower),
         trained=len(ended),
-        cells=sum(bool(cell.eligible_share) for fleet in fleets for of in fleet.cells.values() for cell in of),
+        cells=sum(
+            bool(cell.eligible_share) for fleet in [*fleets, references] for of in fleet.cells.values() for cell in of
+        ),
         failed=dict(failed),
         seconds=seconds,
     )
@@ -197,6 +206,20 @@ def _row(
         devices=devices,
         kept_share=kept,
         runs=[f"runs/{cell.run}" if cell.eligible_share else None for cell in cells],
+    )
+
+
+def _reference(name: str, cells: Sequence[BenchCell], played: Mapping[str, _Played], metric: str) -> BenchReference:
+    runs = [played.get(cell.run) for cell in cells]
+    scores = SeedSpread(tuple(None if run is None else run.score for run in runs))
+    spread = [None if run is None else metric_value(run.facts.metrics, metric + OVER_CLIENTS) for run in runs]
+    return BenchReference(
+        reference=name,
+        scores=list(scores.values),
+        mean=scores.mean,
+        half_width=scores.half_width,
+        deviation=_mean(spread) if any(value is not None for value in spread) else UNSET,
+        runs=[f"runs/{cell.run}" for cell in cells],
     )
 
 

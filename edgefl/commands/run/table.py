@@ -28,7 +28,7 @@ from edgefl.drawing.text_tables import (
 from edgefl.records.carbon import carbon_words
 from edgefl.records.record import UNSET
 from edgefl.records.relays import relay_words
-from edgefl.records.rounds import ClientMetrics
+from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics
 from edgefl.results.facts import own_metrics, shown_metrics
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             f"down {units.show_bytes(totals.carried_download_bytes)}, "
             f"up {units.show_bytes(totals.carried_upload_bytes)}, "
             f"{units.show_flops(totals.executed_flops)}, {units.show_joules(totals.energy_joules)}"
+            + (f"\nserver: {units.show_flops(facts.server_flops)}" if facts.server_flops else "")
             + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
             + (f"\nrounds not completed: {format_counts(not_completed)}" if not_completed else "")
@@ -126,7 +127,8 @@ def _print_eligible(console: Console, facts: RunSummary) -> None:
                 refusals(counts.refused_by, counts.refused_memory_by),
                 format_counts(counts.refused_devices),
             )  # fmt: skip
-    print_section(console, "Eligible clients by stage and kind", table, "\n".join(_exclusion_lines(facts.stages)))
+    if table.row_count:  # with `method: central` no client takes part
+        print_section(console, "Eligible clients by stage and kind", table, "\n".join(_exclusion_lines(facts.stages)))
 
 
 def _range(least: int, most: int) -> str:
@@ -174,12 +176,9 @@ def _print_costs(console: Console, facts: RunSummary) -> None:
             or_dash(units.show_joules, row.energy_joules),
         )
         last = row.stage
-    print_section(
-        console,
-        "Cost of a client's round",
-        table,
-        "Peaks: of the largest client.  Other costs: means.  Errors: the largest of all measured works.",
-    )
+    if table.row_count:
+        note = "Peaks: of the largest client.  Other costs: means.  Errors: the largest of all measured works."
+        print_section(console, "Cost of a client's round", table, note)
 
 
 def _stage_of(row: CostRow) -> str:
@@ -202,15 +201,19 @@ def _print_metrics(console: Console, facts: RunSummary) -> None:
             cells = []
             for name in shown:
                 cell = score(values, name + pattern)  # a dash for a pattern that no sample has
+                if spread := values.get(name + pattern + OVER_CLIENTS):
+                    cell = f"{cell} ± {spread:.3f}"
                 cells.append(f"{cell} ({chance[name]:.3f})" if cell != NOTHING and name in chance else cell)
             table.add_row(
                 f"  with {pattern[1:-1].replace('-', ' and ')}" if pattern else kind,
                 *cells,
                 NOTHING if pattern else or_dash(str, facts.test_samples.get(kind)),
             )
+    of_clients = any(name.endswith(OVER_CLIENTS) for values in facts.metrics.values() for name in values)
     print_section(
-        console, f"Metrics: {facts.score_words}, after round {facts.metrics_round} (chance level in brackets)", table
-    )
+        console, f"Metrics: {facts.score_words}, after round {facts.metrics_round} (chance level in brackets)", table,
+        "Of each client's own model: mean ± standard deviation over the clients." if of_clients else "",
+    )  # fmt: skip
 
 
 MAIN_METRICS = ("accuracy", "r@1")
