@@ -196,7 +196,7 @@ class Diurnal(Availability):
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in a window, and the end of that window or the start of the next: both `[clients]`."""
-        return state_of(self, clients, at)
+        return _state(self, clients, at)
 
     def _windows(self, rows: Integers, times: Floats) -> tuple[Floats, Floats]:
         """Starts and ends of the windows of four days around each time: `[clients, 4]`.
@@ -291,15 +291,14 @@ class TracedAvailability(Availability):
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in an interval, and that interval's end or the start of the next: both `[clients]`."""
-        return state_of(self, clients, at)
+        return _state(self, clients, at)
 
     def _record(self, rows: Integers) -> Integers:
         drawn = seeds.uniforms(self.seed, "availability trace", of=rows)[:, 0]
         return np.asarray(drawn * len(self.trace), dtype=np.int64)
 
 
-def state_of(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
-    """``Availability.state``, from the other functions."""
+def _state(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
     on = availability.available(clients, at)
     return on, np.where(on, availability.leaves(clients, at), availability.returns(clients, at))
 

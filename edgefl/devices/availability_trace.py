@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,11 +24,9 @@ SINCE_1970 = 1e9
 """Seconds of a time that is taken for one since 1970: September 2001 there, 32 years of a run."""
 
 _SHAPE = "a trace has a row for each interval in which a device was available: device, start, end (seconds)"
-DEVICE = ("device", "client")
-"""What a trace's column of devices may be called."""
 Columns = Mapping[str, tuple[str, ...]]
 """The columns of a trace, each with the names that it may have in the file."""
-_COLUMNS: Columns = {"device": DEVICE, "start": ("start",), "end": ("end",)}
+_COLUMNS: Columns = {"device": ("device", "client"), "start": ("start",), "end": ("end",)}
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,14 @@ class AvailabilityIntervals:
 
     def inside(self, record: Integers, times: Floats) -> Booleans:
         """Whether each time lies in an interval of its record: `[times]`."""
-        return self.find(record, times)[2]
+        return self._find(record, times)[2]
 
     def end(self, record: Integers, times: Floats) -> Floats:
         """The end of the interval that each time lies in, inf if it never ends: `[times]`.
 
         For a time outside all intervals, the time itself.
         """
-        cycle, after, inside = self.find(record, times)
+        cycle, after, inside = self._find(record, times)
         first, latest = self.offsets[record], np.maximum(after - 1, 0)
         if self.period is None:
             return np.where(inside, self.ends[latest], times)
@@ -74,13 +72,13 @@ class AvailabilityIntervals:
 
     def next(self, record: Integers, times: Floats) -> Floats:
         """The start of the first interval after each time, or the time if it lies in one; inf if none follows."""
-        cycle, after, inside = self.find(record, times)
+        cycle, after, inside = self._find(record, times)
         none_left = after == self.offsets[record + 1]
         starts = cycle * (self.period or 0.0) + self.starts[np.where(none_left, 0, after)]
         next_cycle = inf if self.period is None else (cycle + 1) * self.period + self.starts[self.offsets[record]]
         return np.where(inside, times, np.where(none_left, next_cycle, starts))
 
-    def find(self, record: Integers, times: Floats) -> tuple[Integers, Integers, Booleans]:
+    def _find(self, record: Integers, times: Floats) -> tuple[Integers, Integers, Booleans]:
         """For each time: the number of its period, the index of the next interval, and whether it is in an interval.
 
         The next interval is the first in that period that starts after the time; the index may be one past the record.
@@ -93,23 +91,14 @@ class AvailabilityIntervals:
             cycle += (cycle + 1) * self.period <= times
         base = cycle * (self.period or 0.0)
         low, high = self.offsets[record], self.offsets[record + 1]
-        # base + start, not time - base: a time that `next` returned must compare equal to the last bit.
-        low = first_index(low, high, lambda index: base + self.starts[index] > times)
+        while np.any(searching := low < high):
+            middle = np.where(searching, (low + high) // 2, 0)
+            # base + start, not time - base: a time that `next` returned must compare equal to the last bit.
+            started = base + self.starts[middle] <= times
+            low = np.where(searching & started, middle + 1, low)
+            high = np.where(searching & ~started, middle, high)
         latest = np.maximum(low - 1, 0)
         return cycle, low, (low > self.offsets[record]) & (times < base + self.ends[latest])
-
-
-def first_index(low: Integers, high: Integers, holds: Callable[[Integers], Booleans]) -> Integers:
-    """The first index from ``low`` on and before ``high`` for which a condition holds, else ``high``: `[n]` each.
-
-    Where it holds for an index, it must hold for all that follow.
-    """
-    while np.any(searching := low < high):
-        middle = np.where(searching, (low + high) // 2, 0)
-        found = holds(middle)
-        low = np.where(searching & ~found, middle + 1, low)
-        high = np.where(searching & found, middle, high)
-    return low
 
 
 def read_trace(file: str, period: float | None = None) -> AvailabilityIntervals:

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -192,12 +193,9 @@ def _link(link: Link) -> LinkProfile:
 
 def _trace_words(link: Link, trace: LinkTrace) -> str:
     """Between which rates a trace varies, and whether it repeats."""
-    least, most, show = trace.rates.min(axis=1), trace.rates.max(axis=1), units.show_bits_per_second
-    own = link.download_bits_per_second, link.upload_bits_per_second
-    down, up = (f"{show(low * rate)} to {show(high * rate)}" for low, high, rate in zip(least, most, own, strict=True))
-    again = f", anew every {units.show_seconds(trace.period)}" if trace.period else ""
-    devices = "1 device" if len(trace.spans) == 1 else f"{len(trace.spans):,} devices"
-    return f"rates of {devices}{again}: down {down}, up {up}"
+    own, show = (link.download_bits_per_second, link.upload_bits_per_second), units.show_bits_per_second
+    down, up = (f"{show(r.min() * of)} to {show(r.max() * of)}" for r, of in zip(trace.rates, own, strict=True))
+    return f"down {down}, up {up}" + (f", anew every {units.show_seconds(trace.period)}" if trace.period < inf else "")
 
 
 def _fleet(fleet: FleetProfile, name: str) -> FleetSheet:

@@ -86,7 +86,7 @@ class Fleet:
         changing = None
         if any(link.trace is not None for link in links):
             changing = ChangingLinks(links, link_index, options.begins)
-            if changing.may_be_offline:
+            if any(trace.may_be_offline for trace in changing.traces.values()):
                 availability = AvailableOverLinks(availability, changing)
         return cls(
             devices,
