@@ -411,3 +411,31 @@ def test_scores_on_clients_are_those_of_their_records(tmp_path: Path) -> None:
                 by_device.setdefault(device, []).append(fmean(values))
         assert row.worst_decile == pytest.approx(fmean(worst))
         assert row.devices == {device: pytest.approx(fmean(values)) for device, values in by_device.items()}
+
+
+def test_references_are_trained_beside_the_variants_and_not_ranked(tmp_path: Path) -> None:
+    """Their scores are those of runs of the scenario under these methods, and a repeated call trains nothing."""
+    alone = {
+        method: edgefl.run({"edgefl": 1, "name": method, **BASE, "method": method}, out=tmp_path / method)
+        for method in ("central", "local")
+    }
+    suite = write(tmp_path, seeds=1, variants={"end-to-end": {}}, budget=None, small=None, target=None,
+                  references=["central", "local"])  # fmt: skip
+    answer = edgefl.bench(suite, out=tmp_path / "out")
+    found = {each.reference: each for each in answer.references}
+    assert {name: each.scores for name, each in found.items()} == {
+        name: [run.result.metrics["image"]["accuracy"]] for name, run in alone.items()
+    }
+    assert found["local"].deviation == alone["local"].result.metrics["image"]["accuracy_deviation"]
+    assert found["central"].deviation is UNSET
+    assert [row.variant for fleet in answer.fleets for row in fleet.rows] == ["end-to-end"]
+    assert {name for _, name in charts_of_bench(answer)[0].panels[0].across} >= {"central", "local"}
+    before = runs_of(tmp_path / "out")
+    assert len(before) == 3
+    edgefl.bench(suite, out=tmp_path / "out")
+    assert runs_of(tmp_path / "out") == before
+
+
+def test_an_unknown_reference_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"references\[0\]: must be 'central' or 'local', not 'alone'"):
+        edgefl.bench(write(tmp_path, references=["alone"]), out=tmp_path / "out")
