@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from edgefl.data.look import one_look
     from edgefl.data.needed import NeededFiles, needed_files
     from edgefl.data.opening import open_federation, with_named_clients
-    from edgefl.data.options import KINDS, DataOptions
+    from edgefl.data.options import DataOptions
     from edgefl.data.samples import Samples
     from edgefl.data.shipping import Cargo, pack_federation, unpack_federation
 
 __all__ = [
-    "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
+    "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
     "data_fingerprint", "one_look", "open_federation", "pack_federation", "unpack_federation", "revision_warnings",
     "with_named_clients", "needed_files", "NeededFiles",
 ]  # fmt: skip
@@ -30,7 +30,7 @@ _MODULES = {
     "one_look": "look",
     **dict.fromkeys(("NeededFiles", "needed_files"), "needed"),
     **dict.fromkeys(("open_federation", "with_named_clients"), "opening"),
-    **dict.fromkeys(("KINDS", "DataOptions"), "options"),
+    "DataOptions": "options",
     "Samples": "samples",
     **dict.fromkeys(("Cargo", "pack_federation", "unpack_federation"), "shipping"),
 }

@@ -17,6 +17,7 @@ import psutil
 
 from edgefl.arrays import AnyArray, Integers, JoinedArray
 from edgefl.errors import DataError, install_hint
+from edgefl.modalities import MODALITIES, SIGNALS
 
 OnMessage = Callable[[str], None]
 """Called with a line of text about the progress of a build."""
@@ -26,7 +27,7 @@ OFFICIAL = ("train", "validation", "test")
 """The splits that a data set may be published with."""
 
 
-BITS = {"image": 1, "text": 2, "audio": 4}
+BITS = {modality: 1 << index for index, modality in enumerate(MODALITIES)}
 """A bit for each modality."""
 
 _ARRAYS: dict[str, tuple[type[np.generic], tuple[str, ...]]] = {
@@ -35,7 +36,7 @@ _ARRAYS: dict[str, tuple[type[np.generic], tuple[str, ...]]] = {
     "images": (np.uint8, ("m", "channels", "size", "size")),
     "text": (np.integer, ("n",)),
     "image": (np.integer, ("n",)),
-    "audio": (np.floating, ("n", "frames", "bins")),
+    **{name: (np.floating, ("n", *MODALITIES[name].shape)) for name in SIGNALS},
     "answer": (np.integer, ("n", "answers")),
     "score": (np.floating, ("n", "answers")),
     "owner": (np.integer, ("n",)),
@@ -50,7 +51,7 @@ class Collection:
     """All n samples of a set in memory.
 
     edgefl holds out test samples, deals the others to clients, normalises them and makes batches.  At least one of
-    ``images``, ``text`` and ``audio`` is needed.  Arrays that don't fit together raise DataError.
+    ``images``, ``text``, ``audio`` and ``motion`` is needed.  Arrays that don't fit together raise DataError.
     """
 
     classes: tuple[str, ...]
@@ -71,6 +72,8 @@ class Collection:
     """`[n]`: which of the ``images`` a sample has, -1 for none; a picture with several captions is stored once."""
     audio: npt.NDArray[np.float32] | None = None
     """Log mel energies `[n, frames, bins]`."""
+    motion: npt.NDArray[np.float32] | None = None
+    """Windows of readings of sensors `[n, readings, channels]`, one after the other in time."""
     answer: Integers | None = None
     """Soft targets `[n, answers]`: classes, -1 for none; ``label`` has the one with the highest score."""
     score: npt.NDArray[np.float32] | None = None
@@ -91,7 +94,7 @@ class Collection:
                 found = f"{array.dtype} {[*array.shape]}" if isinstance(array, np.ndarray) else type(array).__name__
                 raise DataError(f"{name} must be an array of {_SAID[dtype]} [{', '.join(shape)}], not {found}")
         n = len(self.label)
-        for name in ("group", "text", "image", "audio", "answer", "score", "owner", "official"):
+        for name in ("group", "text", "image", *SIGNALS, "answer", "score", "owner", "official"):
             array = getattr(self, name)
             if array is not None and len(array) != n:
                 raise DataError(f"{name} has {len(array)} entries for {n} labels")
@@ -99,8 +102,8 @@ class Collection:
             raise DataError(f"images has {len(self.images)} entries for {n} labels")
         if not n or self.label.min() < 0 or self.label.max() > len(self.classes):
             raise DataError(f"labels must be 0..{len(self.classes)} (the last for no class), one for each sample")
-        if self.images is None and self.text is None and self.audio is None:
-            raise DataError("a collection needs images, texts or audio")
+        if not self.modalities:
+            raise DataError("a collection needs images, texts, audio or motion")
         if self.image is not None and (
             self.images is None or not -1 <= self.image.min() <= self.image.max() < len(self.images)
         ):
@@ -119,7 +122,7 @@ class Collection:
 
     @property
     def modality_bits(self) -> Integers:
-        """Which modalities each sample has: `[n]`, as a sum of image 1, text 2, audio 4."""
+        """Which modalities each sample has: `[n]`, as a sum of ``BITS``."""
         filled = np.full(len(self.label), sum(BITS[modality] for modality in self.modalities))
         for modality, index in (("image", self.image), ("text", self.text)):
             if index is not None:
@@ -129,7 +132,7 @@ class Collection:
     @property
     def modalities(self) -> frozenset[str]:
         """The modalities of its samples."""
-        arrays = {"image": self.images, "text": self.text, "audio": self.audio}
+        arrays = {"image": self.images, "text": self.text, **{name: getattr(self, name) for name in SIGNALS}}
         return frozenset(modality for modality, array in arrays.items() if array is not None)
 
     def arrays(self) -> dict[str, AnyArray]:

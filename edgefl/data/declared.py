@@ -11,8 +11,9 @@ from edgefl import seeds
 from edgefl.arrays import Integers
 from edgefl.data.federation import Federation
 from edgefl.data.missing import draw
-from edgefl.data.options import KINDS, DataOptions, DeclaredDataset, Kind
+from edgefl.data.options import DataOptions, DeclaredDataset
 from edgefl.errors import DataError
+from edgefl.modalities import KINDS, Kind
 
 SAMPLES = 500
 """Samples of a client unless ``data.samples`` says otherwise: a choice, for profiles in which only shapes matter."""
@@ -45,7 +46,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     If ``samples`` is a range, each client's number is drawn uniformly.  Memory is a few bytes per client.
     ``validation`` and ``test`` are numbers of samples from 1 on, and below 1 shares of all clients' samples.
     """
-    shapes = options.shapes or DeclaredDataset()
+    facts = (options.shapes or DeclaredDataset()).facts(tokens)
     kinds = [kind for kind in KINDS if options.clients.get(kind)]
     parts = []
     for index, kind in enumerate(kinds):
@@ -75,12 +76,8 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         kinds=tuple(kinds),
         client_kind=kind_of,
         client_samples=samples,
-        class_names=_ClassNames(max(shape.classes for shape in (shapes.image, shapes.text, shapes.audio))),
-        facts={
-            "image": shapes.image.model_dump(),
-            "text": shapes.text.model_dump() | {"tokens": tokens},
-            "audio": shapes.audio.model_dump(),
-        },
+        class_names=_ClassNames(max(shape["classes"] for shape in facts.values())),
+        facts=facts,
         server_samples=server,
         tasks={kind: options.task_of(kind) for kind in kinds},
         client_patterns=None if patterns is None else np.concatenate(patterns),

@@ -18,12 +18,13 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.arrays import Integers
 from edgefl.data.missing import patterns_of
-from edgefl.data.options import KINDS, PUBLIC, TEST, Kind
+from edgefl.data.options import PUBLIC, TEST
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts, held_out_samples
 from edgefl.data.stored_arrays import StoredEntry
 from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
+from edgefl.modalities import KINDS, MODALITIES, SIGNALS, Kind
 from edgefl.models.preprocessing import Preprocessing
 from edgefl.work.description import HELD_OUT, TensorSpec
 from edgefl.work.tasks import like
@@ -40,7 +41,8 @@ class Federation:
     ``client_kind`` [clients] indexes ``kinds``; ``client_samples`` [clients] counts samples, ``client_patterns``
     [clients, 3] by modality pattern where samples may lack one (in the order of ``patterns_of``), ``client_dropped``
     [clients] those dropped for lack of both.  ``facts`` are the shapes that a model must fit: {"image": {"channels",
-    "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}};
+    "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}, "motion":
+    {"readings", "channels", "classes"}};
     ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
 
     ``held_out`` has the samples that clients hold out of their training (``with_held_out``), at most ``held_out_share``
@@ -129,9 +131,9 @@ class Federation:
             if modality not in self.server_samples.get(data, {}):
                 continue
             part = self._part(data, modality)
-            meta = {
-                name: part.entry.meta.get(name) for name in ("mean", "deviation", "audio_moments", "padding", "facts")
-            }
+            moments = f"{modality if modality in SIGNALS else 'audio'}_moments"
+            names = ("mean", "deviation", moments, "padding", "facts")
+            meta = {name: part.entry.meta.get(name) for name in names}
             hashed.update(f"{data} {part.collection.path.name} {json.dumps(meta, sort_keys=True)}\n".encode())
             hashed.update(np.ascontiguousarray(part.arrays[f"{data}.{modality}"], np.int64).tobytes())
             if modality == "text":
@@ -431,15 +433,11 @@ class Federation:
 
     @cached_property
     def _specs(self) -> dict[str, dict[str, TensorSpec]]:
-        image, text, audio = (self.facts.get(modality) for modality in ("image", "text", "audio"))
         specs: dict[str, dict[str, TensorSpec]] = {}
-        fields: dict[str, TensorSpec] = {}
-        if image:
-            fields["image"] = TensorSpec((image["channels"], image["size"], image["size"]))
-        if text:
-            fields["text"] = TensorSpec((text["tokens"],), "int64")
-        if audio:
-            fields["audio"] = TensorSpec((audio["frames"], audio["bins"]))
+        fields = {
+            modality: TensorSpec(tuple(facts[name] for name in MODALITIES[modality].shape), MODALITIES[modality].dtype)
+            for modality, facts in self.facts.items()
+        }
         for kind in KINDS:
             if all(modality in fields for modality in kind.split("-")):
                 specs[kind] = {m: fields[m] for m in kind.split("-")} | {"label": TensorSpec((), "int64")}

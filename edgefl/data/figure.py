@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.arrays import Integers
+from edgefl.modalities import KINDS
 from edgefl.runs.durable import replace_file
 
 MOST_CLIENTS = 2000
 """Clients that are drawn; of more, every second, every third ... is.  In the widest figure, of
 3,370 pixels, a column has less than two then."""
 
-COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#aa3377", "audio": "#b8860b", "image-audio": "#66bbdd"}
+COLOURS: dict[str, str] = dict(
+    zip(KINDS, ("#4477aa", "#ee6677", "#aa3377", "#b8860b", "#66bbdd", "#886644"), strict=True)
+)
 
 
 def draw(

@@ -14,9 +14,10 @@ from edgefl.arrays import AnyArray, Integers, JoinedArray
 from edgefl.data.collection import Collection
 from edgefl.data.stored_arrays import Built, StoredEntry, entry
 from edgefl.errors import DataError
+from edgefl.modalities import SIGNALS
 from edgefl.work.description import digest
 
-_LARGE = {"images": "; set data.size, or data.channels: 3", "audio": ""}
+_LARGE = {"images": "; set data.size, or data.channels: 3", **dict.fromkeys(SIGNALS, "")}
 """Arrays that are read where they are, with what makes those of several sets alike."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from edgefl import seeds
 from edgefl.arrays import Integers
 from edgefl.errors import UnitError
+from edgefl.modalities import KINDS
 from edgefl.units import SHARE
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 PATTERNS = "patterns"
 DROPPED = -1
-PAIRS = ("image-text", "image-audio")
+PAIRS = tuple(kind for kind in KINDS if "-" in kind)
 """The kinds with two modalities."""
 
 

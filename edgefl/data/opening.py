@@ -27,7 +27,7 @@ from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
 from edgefl.data.folders.csv_table import TABLE
 from edgefl.data.joining import join, read_collection
 from edgefl.data.missing import DROPPED, PAIRS, draw
-from edgefl.data.options import KINDS, PUBLIC, TEST, DataOptions, Kind
+from edgefl.data.options import PUBLIC, TEST, DataOptions
 from edgefl.data.partition import MINIMUM
 from edgefl.data.split import (
     SPLITS,
@@ -51,6 +51,7 @@ from edgefl.data.vocabulary import (
 )
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder, read_or_compute
+from edgefl.modalities import KINDS, MODALITIES, SIGNALS, Kind
 from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
 from edgefl.work.tasks import like
@@ -337,9 +338,15 @@ def _part(
         arrays["tokens_masked"] = arrays["tokens_whole"] if same else encode_texts(tokenizer, collection.masked, tokens)
         meta["padding"] = (tokenizer.padding or {}).get("pad_id", 0)
         facts["text"] = {"vocabulary": tokenizer.get_vocab_size(), "tokens": tokens, "classes": classes}
+    for signal in SIGNALS:
+        if (values := getattr(collection, signal)) is not None:
+            sizes = dict(zip(MODALITIES[signal].shape, values.shape[1:], strict=True))
+            facts[signal] = {**{name: sizes[name] for name in MODALITIES[signal].of_data}, "classes": classes}
     if collection.audio is not None:
-        facts["audio"] = {"bins": collection.audio.shape[2], "frames": collection.audio.shape[1], "classes": classes}
-        meta["audio_moments"] = _audio_moments(collection.audio, train)
+        meta["audio_moments"] = _signal_moments(collection.audio, train)
+    if collection.motion is not None:
+        each = [_signal_moments(collection.motion, train, channel) for channel in range(collection.motion.shape[2])]
+        meta["motion_moments"] = [mean for mean, _ in each], [deviation for _, deviation in each]
 
     kinds = [kind for kind in KINDS if options.clients.get(kind) and options.sets_of(kind) == tuple(members)]
     server: dict[str, dict[str, int]] = {}
@@ -539,14 +546,15 @@ def _moments(images: AnyArray, rows: Integers) -> tuple[list[float], list[float]
     return mean, deviation
 
 
-def _audio_moments(audio: AnyArray, rows: Integers) -> tuple[float, float]:
-    """Mean and standard deviation of the log mel energies over ``rows``."""
+def _signal_moments(values: AnyArray, rows: Integers, channel: int | None = None) -> tuple[float, float]:
+    """Mean and standard deviation of a signal [n, time, channels] over ``rows``, or of one of its channels."""
+    own = slice(None) if channel is None else slice(channel, channel + 1)
 
     def chunks() -> Iterator[Floats]:
         # made twice, so that one alone is in memory; chunks of another size would change the sums' last bits
-        return (audio[rows[start : start + 1024]].astype(np.float64) for start in range(0, len(rows), 1024))
+        return (values[rows[at : at + 1024]][..., own].astype(np.float64) for at in range(0, len(rows), 1024))
 
-    count = len(rows) * prod(audio.shape[1:])
+    count = len(rows) * prod(values.shape[1 : 3 if channel is None else 2])
     mean = sum(float(chunk.sum()) for chunk in chunks()) / count
     variance = sum(float(((chunk - mean) ** 2).sum()) for chunk in chunks()) / count
     return mean, max(variance**0.5, 1e-6)

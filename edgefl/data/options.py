@@ -9,14 +9,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
+from edgefl.modalities import KINDS, MODALITIES, Kind
 from edgefl.registry.part_fields import Fields, FileName, FilePath, NamesOf
 from edgefl.work.tasks import Like, like
 
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
 
-Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
-KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
 USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """The default task of each kind."""
 
@@ -87,12 +86,26 @@ class AudioShape(Fields):
     classes: int = Field(default=13, ge=2, description="number of classes")
 
 
+class MotionShape(Fields):
+    """Windows of readings of a set that is only declared."""
+
+    readings: int = Field(default=128, ge=1, description="points in time")
+    channels: int = Field(default=9, ge=1, description="values of a reading, one of each axis of each sensor")
+    classes: int = Field(default=6, ge=2, description="number of classes")
+
+
 class DeclaredDataset(Fields):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
     image: ImageShape = Field(default=ImageShape(), description="shape of the pictures")
     text: TextShape = Field(default=TextShape(), description="shape of the texts")
     audio: AudioShape = Field(default=AudioShape(), description="shape of the spectrograms")
+    motion: MotionShape = Field(default=MotionShape(), description="shape of the windows of readings")
+
+    def facts(self, tokens: int) -> dict[str, dict[str, int]]:
+        """What models are built by, of each modality, with this length of texts."""
+        facts: dict[str, dict[str, int]] = {name: getattr(self, name).model_dump() for name in MODALITIES}
+        return facts | {"text": facts["text"] | {"tokens": tokens}}
 
 
 class DataOptions(Fields):

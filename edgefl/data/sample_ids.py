@@ -2,7 +2,7 @@
 
 A sample counts as seen with all of its group (the pictures of one name, a picture with its captions), as splits hold
 out whole groups.  In a data set of the same layout (labels, groups and texts) a sample is known by its position,
-whatever the size of its pictures; in any other by a digest of its picture, text and audio.
+whatever the size of its pictures; in any other by a digest of its picture, text and signals.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from edgefl.arrays import Booleans, Integers
 from edgefl.data.federation import Federation
 from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
+from edgefl.modalities import SIGNALS
 
 _BYTES = 8
 """Bytes of a sample's digest: of a million samples seen and a million others, two are taken for equal with a chance
@@ -108,7 +109,7 @@ def _layout(part: FederationPart) -> str:
 
 
 def _digests(part: FederationPart, rows: Integers) -> Integers:
-    """A digest [rows] of each sample's picture, text and audio, as 64-bit numbers."""
+    """A digest [rows] of each sample's picture, text and signals, as 64-bit numbers."""
     arrays = part.arrays
     texts = json.loads(part.collection.text("texts.json"))["texts"] if "text" in arrays else ()
     digests = bytearray()
@@ -118,8 +119,9 @@ def _digests(part: FederationPart, rows: Integers) -> Integers:
             hashed.update(arrays["images"][picture].tobytes())
         if "text" in arrays and arrays["text"][row] >= 0:
             hashed.update(b"\0text" + texts[arrays["text"][row]].encode(errors="surrogatepass"))
-        if "audio" in arrays:
-            hashed.update(b"\0audio" + arrays["audio"][row].tobytes())
+        for signal in SIGNALS:
+            if signal in arrays:
+                hashed.update(f"\0{signal}".encode() + arrays[signal][row].tobytes())
         digests += hashed.digest()
     return np.frombuffer(bytes(digests), np.uint64)
 

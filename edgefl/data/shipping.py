@@ -11,10 +11,11 @@ import numpy as np
 from edgefl.arrays import AnyArray
 from edgefl.data.federation import Federation
 from edgefl.data.opening import merge_parts
-from edgefl.data.options import KINDS, DataOptions
+from edgefl.data.options import DataOptions
 from edgefl.data.stored_arrays import Meta, StoredEntry
 from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
+from edgefl.modalities import KINDS
 
 Cargo = dict[str, list["Crate"]]
 """By source: the collection, and its part of the federation."""

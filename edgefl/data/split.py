@@ -9,8 +9,9 @@ import numpy as np
 
 from edgefl.arrays import Booleans, Integers
 from edgefl.data.collection import BITS, Collection
-from edgefl.data.options import KINDS, USUAL, Kind
+from edgefl.data.options import USUAL
 from edgefl.errors import DataError
+from edgefl.modalities import KINDS, Kind
 from edgefl.work.tasks import like
 
 SPLITS = ("train", "validation", "test", "public")

@@ -25,10 +25,10 @@ from typing import BinaryIO, NamedTuple, TypedDict, cast
 import numpy as np
 
 from edgefl.arrays import AnyArray
-from edgefl.data.options import Kind
 from edgefl.errors import DataError
 from edgefl.files import open_regular, read_regular, replacing
 from edgefl.memo import clear, one_at_a_time, seal_content, unseal_content
+from edgefl.modalities import Kind
 from edgefl.runs.durable import boot
 
 LARGE = 256 * 2**20
@@ -62,6 +62,7 @@ class Meta(TypedDict, total=False):
     deviation: Sequence[float]
     padding: int
     audio_moments: tuple[float, float]
+    motion_moments: tuple[list[float], list[float]]
 
 
 class StoredFileDigest(TypedDict):

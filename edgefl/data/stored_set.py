@@ -15,10 +15,16 @@ from torch import Tensor
 
 from edgefl.arrays import AnyArray, Integers
 from edgefl.data.missing import patterns_of
-from edgefl.data.options import Kind
 from edgefl.data.split import SPLITS, held_out_samples
 from edgefl.data.stored_arrays import StoredEntry
-from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
+from edgefl.modalities import Kind
+from edgefl.models.preprocessing import (
+    AudioPreprocessing,
+    ImagePreprocessing,
+    MotionPreprocessing,
+    Preprocessing,
+    TextPreprocessing,
+)
 from edgefl.work.description import TensorSpec
 from edgefl.work.tasks import like
 
@@ -154,6 +160,13 @@ class FederationPart:
         (mean, deviation), facts = self.entry.meta["audio_moments"], self.entry.meta["facts"]["audio"]
         return AudioPreprocessing(bins=facts["bins"], frames=facts["frames"], mean=mean, deviation=deviation)
 
+    @cached_property
+    def motion_preprocessing(self) -> MotionPreprocessing:
+        """How its windows of readings become a model's inputs."""
+        mean, deviation = self.entry.meta["motion_moments"]
+        readings = self.entry.meta["facts"]["motion"]["readings"]
+        return MotionPreprocessing(readings=readings, mean=tuple(mean), deviation=tuple(deviation))
+
     def preprocessing(self, kind: str) -> Preprocessing:
         """How raw samples of a kind become its model's inputs, and the names of its classes."""
         modalities = kind.split("-")
@@ -161,6 +174,7 @@ class FederationPart:
             image=self.image_preprocessing if "image" in modalities else None,
             text=TextPreprocessing(tokens=self.entry.meta["facts"]["text"]["tokens"]) if "text" in modalities else None,
             audio=self.audio_preprocessing if "audio" in modalities else None,
+            motion=self.motion_preprocessing if "motion" in modalities else None,
             classes=self.classes if self.tasks[cast(Kind, kind)] == "classify" else (),
         )
 
@@ -177,8 +191,9 @@ class FederationPart:
             fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
             if "next" in names:
                 fields["next"] = self._next(fields["text"])
-        if "audio" in pattern and "audio" in names:
-            fields["audio"] = self.audio_preprocessing.normalise(torch.from_numpy(arrays["audio"][rows]))
+        for signal, ready in (("audio", "audio_preprocessing"), ("motion", "motion_preprocessing")):
+            if signal in pattern and signal in names:
+                fields[signal] = getattr(self, ready).normalise(torch.from_numpy(arrays[signal][rows]))
         fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
         if "group" in names:
             fields["group"] = torch.from_numpy(arrays["group"][rows].astype(np.int64))

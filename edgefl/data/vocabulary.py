@@ -38,7 +38,7 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Token
     )
     with _one_thread():
         tokenizer.train_from_iterator(corpus, trainer)
-    return _shaped(_empty(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]")), tokens)
+    return _finish_tokenizer(_empty(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]")), tokens)
 
 
 def character_tokenizer(texts: Iterable[str], tokens: int) -> Tokenizer:
@@ -47,10 +47,10 @@ def character_tokenizer(texts: Iterable[str], tokens: int) -> Tokenizer:
     model = models.WordLevel({token: number for number, token in enumerate(vocabulary)}, unk_token="[UNK]")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    return _shaped(tokenizer, tokens)
+    return _finish_tokenizer(tokenizer, tokens)
 
 
-def _shaped(tokenizer: Tokenizer, tokens: int) -> Tokenizer:
+def _finish_tokenizer(tokenizer: Tokenizer, tokens: int) -> Tokenizer:
     """The tokenizer with [CLS] before a text, padded and cut to ``tokens``."""
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -21,10 +21,10 @@ from edgefl.models import adapters, beit3, dtypes, quantised
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.model import ModelDescription, TowerDescription
-from edgefl.models.options import MODALITIES, ModelOptions
+from edgefl.models.options import ModelOptions
 
 __all__ = [
-    "MODALITIES", "Frozen", "ModelOptions", "at_depth", "blocks", "blueprint", "build", "check_weights", "describe",
+    "Frozen", "ModelOptions", "at_depth", "blocks", "blueprint", "build", "check_weights", "describe",
     "load_weights", "on_meta", "versions",
 ]  # fmt: skip
 

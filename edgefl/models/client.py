@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.modalities import MODALITIES
 from edgefl.models.model import JointDescription, Model, ModelDescription, ProjectionDescription, TowerDescription
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
@@ -18,7 +19,7 @@ from edgefl.models.tower import initialise, stand_in, without_compiler, without_
 from edgefl.models.towers.gru import GruOptions
 from edgefl.models.tried import check_tower
 
-FACTS = ("channels", "size", "vocabulary", "bins", "frames")
+FACTS = tuple(dict.fromkeys(name for modality in MODALITIES.values() for name in modality.of_data))
 """Fields of a tower's description that the data set determines."""
 
 

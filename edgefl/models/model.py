@@ -52,6 +52,7 @@ class TowerDescription(TypedDict, total=False):
     vocabulary: int
     bins: int
     frames: int
+    readings: int
     classes: int
     rep: int | ProjectionDescription
     predicts: bool

@@ -8,15 +8,13 @@ from pydantic import BaseModel, Field, PositiveInt, field_validator, model_valid
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.modalities import MODALITIES
 from edgefl.models.dtypes import widest
 from edgefl.models.model import Dtype
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
 from edgefl.models.towers.gru import GruOptions
 from edgefl.registry.part_fields import Fields
-
-MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
-"""The modalities, and the default tower of each."""
 
 
 class Projection(Fields):
@@ -42,6 +40,7 @@ class ModelOptions(Fields):
     image: Any = Field(None, description="the image tower: {tower: vit, blocks, width, heads, patch, ...}")
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")
     audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
+    motion: Any = Field(None, description="the motion tower: {tower: conv1d, blocks, width, kernel, ...}")
     multiway: MultiwayOptions | None = Field(
         None, description="one encoder for image and text, instead of towers: {blocks, width, heads, patch, ...}"
     )
@@ -67,14 +66,14 @@ class ModelOptions(Fields):
         description="layers of the classifier of a kind that classifies pairs",
     )
 
-    @field_validator("image", "text", "audio", mode="before")
+    @field_validator(*MODALITIES, mode="before")
     @classmethod
     def _tower(cls, value: Any, info: Any) -> Any:
         if value is None or isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict):
             raise ValueError(f"a tower is a mapping such as {{tower: vit, blocks: 4, width: 64}}, not {value!r}")
-        default = MODALITIES[info.field_name]
+        default = MODALITIES[info.field_name].tower
         name = value.get("tower", default)
         tower = registry.get("tower", name)
         modality = getattr(tower, "modality", info.field_name)  # a plug-in's may not say which it takes
@@ -96,7 +95,7 @@ class ModelOptions(Fields):
         if self.multiway is not None and self.dimension is not None:
             raise ValueError("multiway has no projection: remove dimension")
         if not self.modalities:
-            raise ValueError("a model needs at least one tower: image, text or audio, or multiway")
+            raise ValueError(f"a model needs at least one tower: {', '.join(MODALITIES)}, or multiway")
         if self.projection is not None and self.dimension is None:
             raise ValueError("a projection needs an output width: set dimension")
         return self

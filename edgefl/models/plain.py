@@ -20,17 +20,16 @@ from torch import Tensor, nn
 
 from edgefl import seeds
 from edgefl.errors import MethodError
+from edgefl.modalities import MODALITIES
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import TowerFields, Weights, options_from
 from edgefl.models.tried import check_tensors, one_line
 from edgefl.models.weights import is_published
 
-OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
-"""Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
 TRIED = (
-    {"channels": 3, "size": 32, "vocabulary": 100, "bins": 128, "frames": 128, "classes": 2},
-    {"channels": 3, "size": 224, "vocabulary": 100, "bins": 128, "frames": 1024, "classes": 2},
+    {"channels": 3, "size": 32, "vocabulary": 100, "bins": 128, "frames": 128, "readings": 128, "classes": 2},
+    {"channels": 3, "size": 224, "vocabulary": 100, "bins": 128, "frames": 1024, "readings": 1024, "classes": 2},
 )
 """Data of which a module is built to count its blocks, until one fits."""
 
@@ -62,7 +61,7 @@ class PlainTower:
         if self.sequence is not None and not isinstance(self.sequence, str):
             raise TypeError('has blocks that are no name: write blocks = "layers", the attribute that holds them')
         self.arguments = _arguments(made)
-        data = (*OF_DATA[self.modality], "classes")
+        data = (*MODALITIES[self.modality].of_data, "classes")
         fields: dict[str, tuple[Any, Any]] = {"tower": (Literal[name], name)}
         fields |= {argument: given for argument, given in self.arguments.items() if argument not in data}
         if self.modality == "text" and "tokens" not in fields:
@@ -215,9 +214,9 @@ def _modality(made: type[nn.Module]) -> str:
     if given is None:
         names = [n for n in inspect.signature(made.forward).parameters if n != "self"]
         given = names[0] if names else None
-    if given not in OF_DATA:
+    if given not in MODALITIES:
         raise TypeError(
-            "doesn't say what it reads: name the argument of forward image, text or audio, or set modality; found "
+            f"doesn't say what it reads: name the argument of forward {', '.join(MODALITIES)}, or set modality; found "
             f"{given!r}"
         )
     return str(given)

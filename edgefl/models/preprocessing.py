@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, P
 from torch import Tensor
 
 from edgefl.errors import DataError, RunError
+from edgefl.modalities import MODALITIES
 
 TOKENIZER = "tokenizer.json"
 """The file of a run's tokenizer, beside the file of its preprocessing."""
@@ -129,19 +130,44 @@ class AudioPreprocessing(_Facts):
         return self.normalise(torch.from_numpy(out))
 
 
+class MotionPreprocessing(_Facts):
+    """``(readings - mean) / deviation`` by channel, of windows of one length."""
+
+    readings: PositiveInt = Field(description="points in time of a window")
+    mean: tuple[float, ...] = Field(description="mean of each channel in the training samples")
+    deviation: tuple[PositiveFloat, ...] = Field(description="standard deviation of each channel there")
+
+    def normalise(self, windows: Tensor) -> Tensor:
+        """Windows ``[n, readings, channels]``, in place."""
+        return windows.sub_(torch.tensor(self.mean)).div_(torch.tensor(self.deviation))
+
+    def __call__(self, windows: Any) -> Tensor:
+        """Tensors ``[n, readings, channels]`` of a window ``[readings, channels]`` or of several.
+
+        Raises DataError for windows of another shape.
+        """
+        values = np.array(windows, np.float32)
+        values, shape = values[None] if values.ndim == 2 else values, (self.readings, len(self.mean))
+        if values.ndim != 3 or values.shape[1:] != shape:
+            raise DataError(f"windows of {list(shape)} readings and channels are expected, not {list(values.shape)}")
+        return self.normalise(torch.from_numpy(values))
+
+
 class Preprocessing(_Facts):
     """The preprocessing of each modality of a kind's model, and the names of its classes."""
 
     image: ImagePreprocessing | None = Field(None, description="of pictures, if the model takes them")
     text: TextPreprocessing | None = Field(None, description="of texts, if the model takes them")
     audio: AudioPreprocessing | None = Field(None, description="of spectrograms, if the model takes them")
+    motion: MotionPreprocessing | None = Field(None, description="of windows of readings, if the model takes them")
     classes: tuple[str, ...] = Field((), description="names of the classes in the order of the model's scores")
 
     @property
-    def by_modality(self) -> dict[str, ImagePreprocessing | TextPreprocessing | AudioPreprocessing]:
+    def by_modality(
+        self,
+    ) -> dict[str, ImagePreprocessing | TextPreprocessing | AudioPreprocessing | MotionPreprocessing]:
         """Those of the model's modalities, in the order in which the model takes them."""
-        parts = {"image": self.image, "text": self.text, "audio": self.audio}
-        return {modality: part for modality, part in parts.items() if part is not None}
+        return {modality: part for modality in MODALITIES if (part := getattr(self, modality)) is not None}
 
     def __call__(self, *raw: Any) -> tuple[Tensor, ...]:
         """The model's inputs of a batch: ``model(*preprocessing(images, texts))``.

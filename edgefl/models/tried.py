@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from edgefl import registry, seeds
 from edgefl.errors import EdgeflError, MethodError, text_of
+from edgefl.modalities import MODALITIES
 from edgefl.models.model import DTYPES, TowerDescription
 from edgefl.models.tower import running_as_written, without_compiler
 
@@ -80,11 +81,8 @@ def _check_parts(name: str, module: object, depth: int) -> None:
 
 
 def _check_forward(name: str, modality: str, module: nn.Module, description: TowerDescription) -> None:
-    channels, size, tokens, frames, bins = (
-        cast(int, description.get(field, 0)) for field in ("channels", "size", "tokens", "frames", "bins")
-    )
-    shapes = {"image": (2, channels, size, size), "text": (2, tokens), "audio": (2, frames, bins)}
-    shape, dtype = shapes[modality], torch.int64 if modality == "text" else torch.float32
+    shape = (2, *(cast(int, description.get(name, 0)) for name in MODALITIES[modality].shape))
+    dtype: torch.dtype = getattr(torch, MODALITIES[modality].dtype)
     names, width = {parameter for parameter, _ in module.named_parameters()}, module.width
     try:
         with running_as_written():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, install_hint
+from edgefl.modalities import MODALITIES
 from edgefl.models.towers.vision import import_torchvision
 
 Spelling = Sequence[tuple[str, str]]
@@ -21,7 +22,6 @@ versions that name a layer differently.
 """
 
 PRETRAINED = "pretrained"
-_MODALITIES = ("image", "text", "audio")
 PARTS = ("embedding", "blocks", "norm", "pooler")
 _FILE = "model.safetensors"
 _HUB_SECONDS = 3.0
@@ -120,7 +120,7 @@ def fill(
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118
             stored_parts = {name.partition(".")[0] for name in names}
             if not stored_parts.intersection(parts):
-                if modality := next((m for n in names if (m := n.split("/")[-1].split(".")[0]) in _MODALITIES), None):
+                if modality := next((m for n in names if (m := n.split("/")[-1].split(".")[0]) in MODALITIES), None):
                     raise MethodError(
                         f"weights {file}: these are a run's, which pretrain reads: write pretrain: "
                         f"{{{modality}: {{from: {file}}}}}"

@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import BaseModel
 
 from edgefl import registry, seeds
-from edgefl.data import KINDS, DataOptions
+from edgefl.data import DataOptions
 from edgefl.data.missing import has_whole_samples
-from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import rule
+from edgefl.modalities import KINDS, Kind
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import CohortSize, EvaluationOptions, RoundOptions, places
 from edgefl.planning.stop_options import StopOptions

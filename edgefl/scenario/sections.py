@@ -13,7 +13,8 @@ from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.models import MODALITIES, ModelOptions
+from edgefl.modalities import MODALITIES
+from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
@@ -90,7 +91,7 @@ SECTIONS: dict[str, Section] = {
     "model": Section(
         "one tower per modality",
         ModelOptions,
-        inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
+        inner={modality: ("tower", "tower", each.tower) for modality, each in MODALITIES.items()},
     ),
     "adapter": Section(
         "parameters that train in place of the models' own", short="name", noun="adapter", default="none"

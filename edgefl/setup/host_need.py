@@ -21,10 +21,11 @@ import torch
 
 from edgefl import models, registry
 from edgefl.data.collection import DataSet
-from edgefl.data.options import KINDS, DeclaredDataset
+from edgefl.data.options import DeclaredDataset
 from edgefl.data.partition import MINIMUM
 from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
+from edgefl.modalities import KINDS
 from edgefl.models.model import ModelDescription
 from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
@@ -188,18 +189,14 @@ def _parameters(described: ModelDescription, depth: Mapping[str, int]) -> float:
 def _facts(scenario: Scenario) -> dict[str, dict[str, int]]:
     """The facts of the data that a model's size depends on, guessed low where only the data set knows them."""
     if scenario.data.source == "declared":
-        shapes = scenario.data.shapes or DeclaredDataset()
-        return {
-            "image": shapes.image.model_dump(),
-            "text": {**shapes.text.model_dump(), "tokens": scenario.model.tokens},
-            "audio": shapes.audio.model_dump(),
-        }
+        return (scenario.data.shapes or DeclaredDataset()).facts(scenario.model.tokens)
     patch = getattr(scenario.model.image or scenario.model.multiway, "patch", 1)
     size = scenario.data.size or patch * max(1, 32 // patch)
     return {
         "image": {"channels": 1, "size": size, "classes": 2},
         "text": {"vocabulary": 32, "tokens": scenario.model.tokens, "classes": 2},
         "audio": {"bins": 128, "frames": 1024, "classes": 2},
+        "motion": {"readings": 1, "channels": 1, "classes": 2},
     }
 
 

@@ -25,6 +25,7 @@ from edgefl.data import Federation
 from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.memo import read_or_compute
+from edgefl.modalities import MODALITIES
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields, FilePath
 from edgefl.runs.checkpoints import write_tensors
@@ -34,7 +35,6 @@ from edgefl.training.node import Node
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 
 Part = Literal["embedding", "blocks", "norm"]
-MODALITIES = ("image", "text", "audio")
 _SEEN = "seen."
 """Before a modality: the key in a file's header under which the samples stand that its tower has seen."""
 _OF_A_RUN = ("weights.safetensors", "best.safetensors")
@@ -109,6 +109,7 @@ class PretrainOptions(Fields):
     )
     text: TowerPretraining | None = Field(None, description="first values of the text tower; null: random")
     audio: TowerPretraining | None = Field(None, description="first values of the audio tower; null: random")
+    motion: TowerPretraining | None = Field(None, description="first values of the motion tower; null: random")
 
     @model_validator(mode="after")
     def _trains(self) -> PretrainOptions:
@@ -300,7 +301,7 @@ class Pretraining:
 
     def _split_public(self, modality: str, stop: PretrainStop) -> tuple[Federation, Federation]:
         """The public samples that a tower trains on, and those that are held out to stop it."""
-        rng = seeds.generator(self.seed, "pre-training held out", MODALITIES.index(modality))
+        rng = seeds.generator(self.seed, "pre-training held out", [*MODALITIES].index(modality))
         return self.federation.split_public(modality, stop.validation, rng)
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:

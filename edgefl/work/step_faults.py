@@ -12,9 +12,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.modalities import MODALITIES
 from edgefl.work.description import Pass
 
-OPTIONAL = ("index", "group", "target", "label", "image", "text", "audio")
+OPTIONAL = ("index", "group", "target", "label", *MODALITIES)
 """Fields that a pass may ask for by ``args.fields``."""
 
 _LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))

@@ -20,17 +20,20 @@ from edgefl.work import TensorSpec
 
 PAIR = ("image", "text")
 WIDE = {"image": {"channels": 3, "size": 64, "classes": 10}, "text": {"vocabulary": 1000, "tokens": 40, "classes": 10},
-        "audio": {"bins": 128, "frames": 256, "classes": 10}}  # fmt: skip
+        "audio": {"bins": 128, "frames": 256, "classes": 10},
+        "motion": {"readings": 128, "channels": 9, "classes": 6}}  # fmt: skip
 
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def spec(facts: Any, tokens: int) -> dict[str, TensorSpec]:
     image, audio = facts["image"], facts.get("audio", {"frames": 1, "bins": 1})
+    motion = facts.get("motion", {"readings": 1, "channels": 1})
     return {
         "image": TensorSpec((1, image["channels"], image["size"], image["size"])),
         "text": TensorSpec((1, tokens), "int64"),
         "audio": TensorSpec((1, audio["frames"], audio["bins"])),
+        "motion": TensorSpec((1, motion["readings"], motion["channels"])),
     }
 
 
@@ -134,6 +137,7 @@ ZOO: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "hf": ({"text": {"tower": "hf", "config": BERT}}, ("text",), "classify"),
     "timm": ({"image": {"tower": "timm"}}, ("image",), "classify"),
     "ast": ({"audio": {"tower": "ast", "blocks": 2}}, ("audio",), "classify"),
+    "conv1d": ({"motion": {"tower": "conv1d"}}, ("motion",), "classify"),
     "resnet and gru": ({"image": {"tower": "resnet"}, "text": {"tower": "gru"}, "dimension": 64}, PAIR, "retrieve"),
 }
 

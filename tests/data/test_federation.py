@@ -279,6 +279,7 @@ def test_declared_has_shapes_but_no_samples():
         "image": {"channels": 3, "size": 224, "classes": 100},
         "text": {"vocabulary": 30522, "tokens": 40, "classes": 4},
         "audio": {"bins": 128, "frames": 1024, "classes": 13},
+        "motion": {"readings": 128, "channels": 9, "classes": 6},
     }
     assert fed.client(0).spec(training("image"), "image") == {
         "image": TensorSpec((32, 3, 224, 224)),

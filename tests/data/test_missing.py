@@ -18,12 +18,12 @@ from edgefl import seeds
 from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
 from edgefl.data.missing import DROPPED, draw, parse_missing, patterns_of
 from edgefl.data.opening import _open
-from edgefl.data.options import KINDS
 from edgefl.data.partition import natural
 from edgefl.data.split import order_by_group
 from edgefl.errors import DataError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.fedavg import FedAvg
+from edgefl.modalities import KINDS
 from edgefl.models import ModelOptions, describe
 from edgefl.scenario import load
 from edgefl.setup.compose import federation_of

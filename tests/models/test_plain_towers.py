@@ -18,6 +18,7 @@ import edgefl
 from edgefl import models, registry, seeds
 from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError, PluginError
+from edgefl.modalities import MODALITIES
 from edgefl.models.plain import PlainTower, arrange_parts
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.registered import PARTS
@@ -260,7 +261,7 @@ def test_what_can_not_be_a_tower_is_told_in_a_line(tiny: Tiny) -> None:
         (Lazy, "layer.weight is made in forward; make all parameters in __init__"),
         (Later, "more.bias is made in forward; make all parameters in __init__"),
         (Bare, "has an argument without annotation: write channels: int"),
-        (Blind, "name the argument of forward image, text or audio, or set modality; found 'x'"),
+        (Blind, "name the argument of forward image, text, audio, motion, or set modality; found 'x'"),
         (Elsewhere, "Elsewhere.blocks names 'layers', which is no nn.Sequential or nn.ModuleList of the module"),
     ):
         assert says in refused(tiny, made)
@@ -474,7 +475,7 @@ def test_an_unknown_variant_is_refused(tiny: Tiny) -> None:
 def test_the_protocol_of_towers_stays(tiny: Tiny) -> None:
     assert not isinstance(registry.get("tower", "vit"), PlainTower)
     assert isinstance(registry.get("tower", "timm"), PlainTower)
-    assert models.MODALITIES["image"] == "vit"
+    assert MODALITIES["image"].tower == "vit"
 
 
 AUXILIARY = """

@@ -44,10 +44,11 @@ SHAPES = {
     "image": {"channels": 3, "size": 224, "classes": 100},
     "text": {"vocabulary": 30522, "classes": 100},
     "audio": {"bins": 128, "frames": 1024, "classes": 100},
+    "motion": {"readings": 128, "channels": 9, "classes": 6},
 }
 FETCHED = (
-    "edge-data/femnist", "edge-data/shakespeare", "edge-data/speech-commands", "papers/creamfl-coco",
-    "papers/fedcola-flickr30k", "papers/lw-fedmml-advance-train", "papers/lw-fedmml-coco-train",
+    "edge-data/femnist", "edge-data/shakespeare", "edge-data/speech-commands", "edge-data/uci-har",
+    "papers/creamfl-coco", "papers/fedcola-flickr30k", "papers/lw-fedmml-advance-train", "papers/lw-fedmml-coco-train",
     "papers/mcfl-cifar100-agnews", "papers/mcfl-organamnist-mtsamples", "papers/pmcmfl-vqa",
 )  # fmt: skip
 """Scenarios whose data sets have to be fetched by hand: samples of their shapes are declared instead."""

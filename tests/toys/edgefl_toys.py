@@ -49,11 +49,13 @@ TOWER_FACTS: dict[str, dict[str, int]] = {
     "image": {"channels": 3, "size": 32, "classes": 5},
     "text": {"vocabulary": 60, "classes": 5},
     "audio": {"bins": 36, "frames": 46, "classes": 5},
+    "motion": {"readings": 32, "channels": 6, "classes": 5},
 }
 PUBLISHED_FACTS: dict[str, dict[str, int]] = {
     "image": {"channels": 3, "size": 224, "classes": 5},
     "text": {"vocabulary": 30522, "classes": 5},
     "audio": {"bins": 128, "frames": 1024, "classes": 5},
+    "motion": {"readings": 128, "channels": 9, "classes": 6},
 }
 """Shapes and class counts that the data give a tower: small, and of published models."""
 CPU = torch.device("cpu")

@@ -209,6 +209,23 @@ def speech_commands(folder: Path, speakers: int = 4, takes: int = 6) -> None:
         write(folder / file, "".join(f"{name}\n" for name in names if f"/{speaker:08x}_" in name))
 
 
+def uci_har(folder: Path, people: int = 4, windows: int = 12) -> np.ndarray:
+    """Write so many windows of each person, the last one's for the test; returns all ``[windows, 128, 9]`` in turn."""
+    rng = np.random.default_rng(3)
+    signals = rng.normal(size=(people * windows, 128, 9)).astype(np.float32)
+    person = np.repeat(np.arange(1, people + 1), windows)
+    activity = np.tile(np.arange(windows) % 6 + 1, people)
+    signals += activity[:, None, None] / 2
+    names = [f"{of}_{axis}" for of in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
+    for split, of in (("train", person < people), ("test", person == people)):
+        for channel, name in enumerate(names):
+            rows = ["".join(f" {value:15.7e}" for value in window) for window in signals[of][:, :, channel]]
+            write(folder / split / "Inertial Signals" / f"{name}_{split}.txt", "\n".join(rows) + "\n")
+        for name, values in (("y", activity), ("subject", person)):
+            write(folder / split / f"{name}_{split}.txt", "".join(f"{value}\n" for value in values[of]))
+    return signals
+
+
 def vit(path: Path, **sizes: Any) -> Path:
     """A ViT's weights as timm writes them; ``sizes`` are those of its ``VisionTransformer``."""
     import_torchvision()

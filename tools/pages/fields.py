@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from edgefl import units
+from edgefl.modalities import MODALITIES
 from edgefl.scenario.sections import SECTIONS
 from tools.pages.markdown import anchor, code, first_paragraph, listed, sentence, table
 
@@ -27,7 +28,7 @@ QUANTITIES: dict[str, tuple[units.Quantity, str]] = {
 """Base units with the quantity that parses each and the function of ``units`` that formats it."""
 
 OTHER_VALUES = {
-    **dict.fromkeys(("model.image", "model.text", "model.audio"), "mapping: fields of a [tower](#towers)"),
+    **{f"model.{modality}": "mapping: fields of a [tower](#towers)" for modality in MODALITIES},
     "model.MODALITY.config": "mapping, or a folder",
     "data.missing": "share, or mapping (see the description)",
     "evaluation.missing": "as `data.missing`",

@@ -139,7 +139,7 @@ def _of(names: Sequence[str], every: Sequence[str]) -> str:
 def _towers() -> Iterator[str]:
     yield "## Towers"
     yield (
-        "The fields of `model.image`, `model.text` and `model.audio` depend on `tower`. "
+        "The fields of `model.image`, `model.text`, `model.audio` and `model.motion` depend on `tower`. "
         "[Towers](towers.md) says what each one is."
     )
     owners = {name: (owner, f"Fields of the tower `{name}`.") for name, owner in registered("towers").items()}

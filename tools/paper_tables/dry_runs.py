@@ -18,10 +18,10 @@ from edgefl.commands.profile.client_rounds import tables_of
 from edgefl.commands.profile.profile_options import ProfileOptions
 from edgefl.commands.profile.schedule_totals import stretches
 from edgefl.data import NeededFiles, needed_files
-from edgefl.data.options import KINDS, Kind
 from edgefl.data.vocabulary import ready_tokenizer, tokenizer_file
 from edgefl.errors import EdgeflError, RunError
 from edgefl.machine.observed_work import time_steps
+from edgefl.modalities import KINDS, Kind
 from edgefl.planning.planner import Planner
 from edgefl.records.reading import decode
 from edgefl.runs.durable import replace_file

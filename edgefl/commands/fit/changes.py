@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-from edgefl.data import KINDS
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
+from edgefl.modalities import KINDS
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.overrides import LeftOut

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.audio import SILENCE, Spectrogram, log_mel, pad_or_cut, read_wav, resample
+from edgefl.data.audio import Spectrogram, log_mel, pad_or_cut, read_wav, resample
 from edgefl.data.collection import FolderRequest
 from edgefl.errors import DataError
+from edgefl.models.preprocessing import SILENCE
 
 TOLD_EVERY = 500
 """Sounds between two messages: some seconds."""

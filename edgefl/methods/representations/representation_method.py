@@ -20,7 +20,8 @@ from edgefl.methods.protocol import Method
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState
-from edgefl.models import MODALITIES, ModelOptions
+from edgefl.modalities import MODALITIES
+from edgefl.models import ModelOptions
 from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.torch_device import threads

@@ -8,7 +8,7 @@ from typing import cast
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edgefl.errors import suggestion
-from edgefl.models import MODALITIES
+from edgefl.modalities import MODALITIES
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings, PartRates, Scalar
 

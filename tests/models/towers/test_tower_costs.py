@@ -1,4 +1,4 @@
-"""The towers of timm and transformers cost what is predicted, to the byte and to the operator."""
+"""The towers of timm and transformers, and ``conv1d``, cost what is predicted, to the byte and to the operator."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert": ("text", {"tokens": 12, "position_ids": True}),
     "bert": ("text", {"tokens": 12, "read": "mean"}),
     "ast": ("audio", {}),
+    "conv1d": ("motion", {}),
 }
 
 
@@ -44,8 +45,10 @@ class Random:
                 spec = TensorSpec((batch, fact["channels"], fact["size"], fact["size"]))
             case "text":
                 spec = TensorSpec((batch, self.tokens), "int64")
-            case _:
+            case "audio":
                 spec = TensorSpec((batch, fact["frames"], fact["bins"]))
+            case _:
+                spec = TensorSpec((batch, fact["readings"], fact["channels"]))
         return {pattern: spec, "label": TensorSpec((batch,), "int64")}
 
     def counts(self, pass_: Pass) -> dict[str, int]:
@@ -85,11 +88,12 @@ def measured(work: Work, source: Any) -> StepTrace:
 
 def small_work(tower: str, *, checkpointing: bool = False, gate: str = "") -> Work:
     modality, fields = TOWERS[tower]
-    model = classifier(tower, checkpointing=checkpointing, **SMALL, **fields)
+    small = {**SMALL, **fields} if tower != "conv1d" else {"blocks": 2, "width": 32}
+    model = classifier(tower, checkpointing=checkpointing, **small)
     return make_work((modality,), (training_pass((modality,), batch=3),), model=model, gate=gate)
 
 
-QUICK = {("timm-vit", False), ("distilbert", True), ("ast", False)}
+QUICK = {("timm-vit", False), ("distilbert", True), ("ast", False), ("conv1d", False), ("conv1d", True)}
 EVERY = [
     pytest.param(tower, checkpointing, marks=[] if (tower, checkpointing) in QUICK else pytest.mark.slow)
     for tower in TOWERS
