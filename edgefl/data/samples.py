@@ -65,13 +65,16 @@ class Samples:
         return {name: TensorSpec((pass_.batch, *available[name].shape), available[name].dtype) for name in wanted}
 
     def counts(self, pass_: Pass) -> dict[str, int]:
-        """Batches per pattern: full batches only when training, else rounded up."""
-        return {
-            pattern: self._sample_count(pass_, pattern) // pass_.batch
-            if pass_.train
-            else -(-self._sample_count(pass_, pattern) // pass_.batch)
-            for pattern in pass_.patterns
-        }
+        """Batches per pattern: full batches only when training, else rounded up.
+
+        A training pass has ``args.steps`` batches instead where that is given, or ``args.share`` of its full batches,
+        rounded down, but at least one; none where there isn't a full batch.
+        """
+        if not pass_.train:
+            return {pattern: -(-self._sample_count(pass_, pattern) // pass_.batch) for pattern in pass_.patterns}
+        full = {pattern: self._sample_count(pass_, pattern) // pass_.batch for pattern in pass_.patterns}
+        steps, share = pass_.args.get("steps"), pass_.args.get("share", 1.0)
+        return {p: (max(1, int(n * share)) if steps is None else steps) if n else 0 for p, n in full.items()}
 
     def size(self, pass_: Pass) -> int:
         """Samples that the pass reads at a node, over all patterns, without padding."""
@@ -80,8 +83,9 @@ class Samples:
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Fresh tensors, pattern after pattern.
 
-        Training passes are shuffled by ``seed`` and drop an incomplete last batch; others keep their order and fill the
-        last batch by repeating samples with label ``PADDING``.  With ``args.once`` each group gives one sample (one
+        Training passes are shuffled by ``seed`` and drop an incomplete last batch; one with more ``args.steps`` than
+        that gives shuffles the samples again.  Others keep their order and fill the last batch by repeating samples
+        with label ``PADDING``.  With ``args.once`` each group gives one sample (one
         caption of an image), a random one in training.  Raises DataError for a set that is only declared.
         """
         if self.fields is None:
@@ -96,7 +100,11 @@ class Samples:
                 order = seeds.generator(seed, "shuffle", position).permutation(order)
             if pass_.args.get("once"):
                 order = order[np.sort(np.unique(self._groups(pass_, pattern)[order], return_index=True)[1])]
-            for index in range(self.counts(pass_)[pattern]):
+            full = max(len(order) // batch, 1)
+            for step in range(self.counts(pass_)[pattern]):
+                again, index = divmod(step, full) if pass_.train else (0, step)
+                if again and not index:
+                    order = seeds.generator(seed, "shuffle", position, again).permutation(order)
                 chosen = order[index * batch : (index + 1) * batch]
                 real = len(chosen)
                 chosen = np.resize(chosen, batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from edgefl.methods.aggregation.server_optimizers import server_step
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
-from edgefl.methods.setting import ClientFacts, Setting
+from edgefl.methods.setting import ClientFacts, DeviceVariant, Setting
 from edgefl.methods.state import ServerState
 from edgefl.models import peft_folder, quantised
 from edgefl.models.word_vectors import load_vectors
@@ -121,6 +122,7 @@ class Method:
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
+        self._of_devices = dict[tuple[str, ...], Method]()
         for kind in setting.kinds.values():
             if self.tasks and kind.task not in self.tasks:
                 name = options.name or type(self).__name__
@@ -233,12 +235,31 @@ class Method:
 
     @cached_property
     def _variants(self) -> tuple[Mapping[str, tuple[Hashable, ...]], NDArray[np.int32] | None]:
-        if not self.varies:
+        devices = self.setting.training.devices(self.setting.kinds)
+        if not self.varies and not devices:
             return dict.fromkeys(self.setting.kinds, (None,)), None
+
+        @cache
+        def keys_of(device: str) -> tuple[str, ...]:
+            return tuple(key for key in devices if fnmatchcase(device, key))
+
+        def variant(client: ClientFacts) -> Hashable:
+            own = self.variant(client) if self.varies else None
+            return DeviceVariant(keys_of(client.device.name), own) if devices else own
+
         found: dict[str, dict[Hashable, int]] = {kind: {} for kind in self.setting.kinds}
         each = self.setting.each_client() if self.setting.each_client is not None else ()
-        index = [found[c.kind].setdefault(self.variant(c), len(found[c.kind])) for c in each]
+        index = [found[c.kind].setdefault(variant(c), len(found[c.kind])) for c in each]
         return {kind: tuple(variants) for kind, variants in found.items()}, np.array(index, np.int32)
+
+    def trained_as(self, variant: Hashable) -> tuple[Method, Hashable]:
+        """This method with the training of a variant's devices, and the method's own variant."""
+        if not isinstance(variant, DeviceVariant):
+            return self, variant
+        if variant.keys not in self._of_devices:
+            training = self.setting.training.of_devices(variant.keys, self.setting.kinds)
+            self._of_devices[variant.keys] = type(self)(self.options, replace(self.setting, training=training))
+        return self._of_devices[variant.keys], variant.own
 
     def work(self, kind: str, round: int) -> Work:
         """A client's work at full depth: ``work(kind, round, variant)`` in a class that overrides ``variant``.
@@ -261,7 +282,7 @@ class Method:
             kind,
             described.model,
             described.trainable(),
-            passes * training.epochs,
+            training.repeat_passes(passes),
             (model,),
             (model,),
             optimizer=training.settings(),
@@ -275,6 +296,9 @@ class Method:
 
         It is what runs and is priced, and isn't to be overridden.  Raises MethodError for a part that no kind has.
         """
+        if isinstance(variant, DeviceVariant):
+            method, own = self.trained_as(variant)
+            return method.client_work(kind, round, own)
         asked: Callable[..., Work] = self.work
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
         if self.setting.training.note_gradients:
@@ -480,6 +504,12 @@ class Method:
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)
 
+    def client_evaluation(self, kind: str, round: int, variant: Hashable = None) -> Work:
+        """``evaluate_client`` of a variant; it isn't to be overridden."""
+        method, own = self.trained_as(variant)
+        asked: Callable[..., Work] = method.evaluate_client
+        return asked(kind, round, own) if method.varies else asked(kind, round)
+
     def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """A client's work that scores its model on the samples that it holds out of its training (HELD_OUT).
 
@@ -487,7 +517,7 @@ class Method:
         training, with the parts that the client keeps (``keep`` of its work).  A method whose clients have another
         model for themselves overrides it.  It may train first; nothing of it is sent up or kept.
         """
-        work, training = self.evaluate(kind, HELD_OUT), self.setting.training
+        work, training = self.evaluate(kind, HELD_OUT), self.setting.training.of(kind)
         if work.kind != kind:  # the server's own model
             work = Method.evaluate(self, kind, HELD_OUT)
         names = {item.name for payload in work.down for item in payload.items}

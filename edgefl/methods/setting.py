@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -83,6 +83,19 @@ class Kind:
     def dimension(self) -> int:
         """Width of the model's representations (its ``embed``)."""
         return _dimension(Frozen(self.model))
+
+
+@dataclass(frozen=True)
+class DeviceVariant:
+    """Which works a client does where ``training.by`` names devices."""
+
+    keys: tuple[str, ...]
+    """The keys of ``training.by`` that name its device, in their order"""
+    own: Hashable
+    """The method's own variant of the client"""
+
+    def __str__(self) -> str:
+        return ", ".join([*(self.keys or ("other devices",)), *([] if self.own is None else [str(self.own)])])
 
 
 @dataclass(frozen=True)

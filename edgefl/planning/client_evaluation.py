@@ -126,9 +126,7 @@ class ScoringPlanner:
         key = (kind, variant, stage.index)
         if key in self._of_round:
             return self._of_round[key]
-        method = self.setup.method
-        asked = method.evaluate_client(kind, round, variant) if method.varies else method.evaluate_client(kind, round)
-        full = self.setup.with_metrics(asked)
+        full = self.setup.with_metrics(self.setup.method.client_evaluation(kind, round, variant))
         known = self._works.get(key)
         if known is None or known[0] != full.form:
             form = with_codecs(

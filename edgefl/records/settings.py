@@ -112,6 +112,8 @@ class TrainingSettings(Record):
     """Samples of a batch"""
     epochs: Option
     """Passes over a client's samples"""
+    steps: Option = None
+    """Batches of a client's round, in place of passes"""
     precision: Option
     """The precision of its numbers"""
 

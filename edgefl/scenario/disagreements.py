@@ -66,10 +66,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             errors.append(document.error(("training", "batch", pattern), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
     present = [kind for kind, count in clients.items() if count]
-    for named in cast(TrainingOptions, parts["training"]).kinds:
-        if named not in present:
+    for named in cast(TrainingOptions, parts["training"]).by:
+        if named in KINDS and named not in present:
             message = f"there are no {named!r} clients{suggestion(named, present)}"
-            errors.append(document.error(("training", "kinds", named), message, at_key=True))
+            errors.append(document.error(("training", "by", named), message, at_key=True))
     for absent in round_.leave_out:
         if absent not in present:
             message = f"there are no {absent!r} clients{suggestion(absent, present)}"
@@ -112,7 +112,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors += _reported_errors(document, cast(EvaluationOptions, parts["evaluation"]), sum(rounds))
         learns = names["schedule"] if schedule.adapts else ""
         shapes: dict[KeyPath, RateSchedule | None] = {("training",): training.lr_schedule}
-        shapes |= {("training", "kinds", kind): own.lr_schedule for kind, own in training.kinds.items()}
+        shapes |= {("training", "by", key): own.lr_schedule for key, own in training.by.items()}
         for place, shape in shapes.items():
             errors += _shape_errors(document, (*place, "lr_schedule"), shape, rounds, learns)
     return errors

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache, partial
 
 import numpy as np
@@ -19,7 +20,7 @@ from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchTable
 from edgefl.data import Federation, data_fingerprint, open_federation, revision_warnings
 from edgefl.devices import Device, Fleet, Link
-from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName
+from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName, suggestion
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
@@ -138,6 +139,8 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
     method = _method(scenario, setting)
     fleet, errors = drawn(), list[ScenarioError]()
     of_rounds = partial(_check_schedule, schedule=schedule), partial(_check_cohorts, schedule=schedule)
+    with collecting(errors):
+        _check_devices(scenario, method, fleet)
     for check in (_check_method, _check_relays, _check_payload, *of_rounds):
         with collecting(errors):
             check(scenario, method)
@@ -402,6 +405,16 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             f"{scenario.method_name}: {method.together}, but {scenario.round.policy_name} aggregates each update "
             "alone; write policy: buffered",
         )
+
+
+def _check_devices(scenario: Scenario, method: Method, fleet: Fleet) -> None:
+    """Raise ScenarioError for a key of ``training.by`` that is no kind and names no device of the fleet."""
+    names = [device.name for device in fleet.devices]
+    for key in scenario.training.devices(method.setting.kinds):
+        if not any(fnmatchcase(name, key) for name in names):
+            known = [*method.setting.kinds, *names]
+            message = f"no kind of client and no device of the fleet is {key!r}{suggestion(key, known)}"
+            raise scenario.error(("training", "by", key), f"{message}; there are: {', '.join(known)}")
 
 
 def _check_relays(scenario: Scenario, method: Method) -> None:

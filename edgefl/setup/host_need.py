@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import ceil, inf, prod
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
 from edgefl.modalities import KINDS
 from edgefl.models.model import ModelDescription
-from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes, show_seconds
@@ -61,6 +60,8 @@ SECONDS_PER_ROUND = 0.003
 cohorts of 2 to 100, policies and methods; most where rounds overlap."""
 SECONDS_PER_DISPATCH = 30e-6
 """Time to simulate a client's round event by event; in closed form it takes half (docs/evidence/speed.md)."""
+ASKED = 50
+"""Rounds whose cohorts are counted for the expected time.  A choice: each takes microseconds."""
 WORTH_TELLING, WORTH_TELLING_FIRST = 600.0, 10.0
 """Seconds from which on the expected time is told: of a whole run, and of what comes before its first message.
 
@@ -233,7 +234,8 @@ def _epochs(scenario: Scenario) -> int:
         return total
 
     options = scenario.method_options
-    return scenario.training.epochs + (sum_epochs(options.model_dump()) if hasattr(options, "model_dump") else 0)
+    own = 1 if scenario.training.steps is not None else ceil(scenario.training.epochs)
+    return own + (sum_epochs(options.model_dump()) if hasattr(options, "model_dump") else 0)
 
 
 # time ----------------------------------------------------------------------------------------------------------------
@@ -246,20 +248,29 @@ def tell_time(scenario: Scenario, setup: Setup) -> None:
         _tell(scenario, f"{setup.schedule.rounds:,} rounds of {scenario.training.epochs:,} local epochs", seconds)
 
 
+def _places(seats: Mapping[str, int], drawn: Mapping[str, int], kind: str) -> float:
+    """Places of a round's cohort for a kind: its own, or its part of those that all kinds share."""
+    if kind not in drawn:
+        return 0.0
+    return float(seats[kind]) if "" not in seats else seats[""] * drawn[kind] / sum(drawn.values())
+
+
 def expected_seconds(scenario: Scenario, setup: Setup) -> float:
     """Seconds that the clients of a run train on this machine: an estimate within a factor of about three."""
-    rounds, cohort = setup.schedule.rounds, scenario.round.cohort
-    total = sum(len(setup.of_kind(kind)) for kind in setup.clients.kinds)
+    rounds = setup.schedule.rounds
+    # a method may draw other cohorts in some rounds
+    each = range(1, rounds + 1, max(1, rounds // ASKED)) if setup.method.has_other_draws else range(1, 2)
     steps = flops = dispatches = 0.0
     for name, kind in setup.method.setting.kinds.items():
         members = setup.of_kind(name)
-        if isinstance(cohort, int):
-            chosen = cohort * len(members) / total
-        else:
-            chosen = float(places(cohort, {name: len(members)})[name])
-        dispatches += chosen * rounds
-        samples = float(np.mean(setup.clients.client_samples[members])) * chosen * rounds * scenario.training.epochs
-        steps += samples / max(1, min(scenario.training.batch_of(kind.pattern), samples))
+        sent = sum(_places(setup.seats(round), setup.drawn_kinds(round), name) for round in each) * rounds / len(each)
+        dispatches += sent
+        training = setup.method.setting.training.of(name)
+        own = float(np.mean(setup.clients.client_samples[members]))
+        batch = max(1, min(training.batch_of(kind.pattern), own))
+        of_client = own * training.epochs if training.steps is None else training.steps * batch
+        samples = of_client * sent
+        steps += samples / batch
         flops += 6 * samples * sum(_weights_by_token(kind.model).values())
     if scenario.training.mode == "none":
         return rounds * SECONDS_PER_ROUND + dispatches * SECONDS_PER_DISPATCH

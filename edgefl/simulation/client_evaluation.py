@@ -22,7 +22,6 @@ from edgefl.planning.versions import frozen_addresses, older, preinstalled_items
 from edgefl.records.clients import ScoredClient
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics, Distribution
-from edgefl.runs.kept import StoredTensors
 from edgefl.schedules import Stage
 from edgefl.simulation.clock import Steps
 from edgefl.simulation.learning import Training
@@ -30,7 +29,7 @@ from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.server import finite_metrics, server_work
 from edgefl.simulation.tally import Tally
-from edgefl.training import Assignment
+from edgefl.training import Assignment, Kept
 from edgefl.work import Description, Form
 from edgefl.work.update import Update
 
@@ -133,7 +132,7 @@ def _reports(
 
 def _with_own(
     learning: Training, inputs: Mapping[str, Tensor], client: int, names: tuple[str, ...]
-) -> tuple[Mapping[str, Tensor], StoredTensors | None]:
+) -> tuple[Mapping[str, Tensor], Kept | None]:
     """The inputs without those that a client has values of its own for, and these values."""
     own = learning.kept.client_values(client, names) if names else None
     return (inputs if own is None else {n: tensor for n, tensor in inputs.items() if n not in own.names}), own

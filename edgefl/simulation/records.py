@@ -5,7 +5,7 @@ A client's record consists of a few numbers of its own and of the fields of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,12 +157,14 @@ class ClientLines:
         setting = self.setup.method.setting
         if not any(training.lr_schedule.varies for training in setting.training.each):
             return {}
-        known: dict[tuple[str, int], bytes] = {}
+        known: dict[tuple[str, Hashable, int], bytes] = {}
         for plan, round in zip(plans, base_rounds, strict=True):
-            if (key := (plan.kind, int(round))) not in known:
+            if (key := (plan.kind, plan.variant, int(round))) not in known:
                 pattern = setting.kinds[plan.kind].pattern
-                known[key] = orjson.dumps(setting.training.of(plan.kind).scalars_of(key[1], pattern)["lr"])
-        return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
+                training = self.setup.method.trained_as(plan.variant)[0].setting.training.of(plan.kind)
+                known[key] = orjson.dumps(training.scalars_of(int(round), pattern)["lr"])
+        rounds = map(int, base_rounds)
+        return {"lr": [known[plan.kind, plan.variant, round] for plan, round in zip(plans, rounds, strict=True)]}
 
     def _measured_json(self, client: int, plan: Plan, update: Update) -> bytes:
         """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""

@@ -212,6 +212,8 @@ class StepArgs(TypedDict, total=False):
     also: Sequence[str]
     without: Sequence[str]
     beside: Mapping[str, object]
+    steps: int
+    share: float
 
 
 HELD_OUT = "held-out"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,7 +23,7 @@ from pydantic import (
 
 from edgefl import registry
 from edgefl.registry.part_fields import Fields
-from edgefl.work.description import OptimizerSettings, Scalar
+from edgefl.work.description import OptimizerSettings, Pass, Scalar
 from edgefl.work.optimizer.learning_rates import Rate, check_key, rate_settings, scale_rate
 from edgefl.work.optimizer.optimizers import Optimizer, parse_optimizer
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
@@ -61,7 +62,7 @@ def _check_blocks(value: Any) -> str:
 
 
 class OwnTraining(Fields):
-    """Training of one kind of client, or of the server's own model, where it differs from ``training``."""
+    """Training of one kind of client, of devices, or of the server's own model, where it differs from ``training``."""
 
     optimizer: Annotated[Any, BeforeValidator(_parse_given(parse_optimizer)), _OR_NULL] = Field(
         None, description="optimizer of these clients, or of this model; null: as in training, like all fields here"
@@ -82,6 +83,15 @@ class OwnTraining(Fields):
     precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="float32, or autocast in a half precision"
     )
+
+
+class GroupTraining(OwnTraining):
+    """Training of one kind of client or of devices, where it differs from ``training``: how much they do too."""
+
+    batch: PositiveInt | None = Field(None, description="samples per step")
+    epochs: PositiveInt | PositiveFloat | None = Field(None, description="local epochs per round, in place of steps")
+    steps: PositiveInt | None = Field(None, description="local steps per round, in place of epochs")
+    accumulation: int | None = Field(None, ge=1, le=64, description="batches whose mean gradient makes one update")
 
 
 class TrainingOptions(Fields):
@@ -138,16 +148,26 @@ class TrainingOptions(Fields):
         "fused",
         description="torch's implementation of the optimizer's step: changes its speed and its temporary memory",
     )
-    kinds: dict[str, OwnTraining] = Field(
+    by: dict[str, GroupTraining] = Field(
         default_factory=dict,
-        description="what differs for kinds of clients: {image-text: {optimizer: adamp, lr: 2e-4}}",
+        description="what differs for kinds of clients, or for devices of the fleet by name, in which * stands for any "
+        "letters: {image-text: {optimizer: adamp, lr: 2e-4}, raspberry-pi-*: {batch: 8, epochs: 1}}; of several that "
+        "a client is of, devices count over kinds, and later devices over earlier ones",
     )
     batch: PositiveInt | dict[str, PositiveInt] = Field(
         32,
         description="samples per step, for all or by modality pattern: {image: 32, image-text: 64}; samples that "
         "don't fill the last batch of an epoch are left out of it",
     )
-    epochs: PositiveInt = Field(1, description="local epochs per round")
+    epochs: PositiveInt | PositiveFloat = Field(
+        1,
+        description="local epochs per round, also parts: 0.5 is half of the batches, rounded down, but at least one",
+    )
+    steps: PositiveInt | None = Field(
+        None,
+        description="local steps per round instead of epochs, each of a batch, whatever number of samples a client "
+        "has; null: as many as the epochs have",
+    )
     accumulation: int = Field(
         1, ge=1, le=64, description="batches whose mean gradient makes one update: a larger batch in less memory"
     )
@@ -198,7 +218,7 @@ class TrainingOptions(Fields):
     )
     _stages: tuple[int, ...] = PrivateAttr(())
     _factors: tuple[float, ...] = PrivateAttr(())
-    _of_kind: dict[str, TrainingOptions] = PrivateAttr(default_factory=dict)
+    _of_key: dict[str, TrainingOptions] = PrivateAttr(default_factory=dict)
 
     @field_validator("rates")
     @classmethod
@@ -212,11 +232,11 @@ class TrainingOptions(Fields):
     @model_validator(mode="after")
     def _check(self) -> TrainingOptions:
         self._check_together()
-        for kind, own in self.kinds.items():
+        for key, own in self.by.items():
             try:
                 self.with_own(own)
             except ValueError as error:
-                raise ValueError(f"kinds.{kind}: {error}") from None
+                raise ValueError(f"by.{key}: {error}") from None
         return self
 
     def _check_together(self) -> None:
@@ -275,9 +295,11 @@ class TrainingOptions(Fields):
     def _check_decay(self) -> None:
         if self.lr_decay_per == "round":
             return
+        if self.steps is not None:
+            raise ValueError(f"lr_decay_per: {self.lr_decay_per} counts epochs: leave out steps, or set it to round")
         if self.lr_decay == 1:
             raise ValueError(f"lr_decay_per: {self.lr_decay_per} needs an lr_decay below 1: with 1 no rate decays")
-        if self.lr_decay_per == "local-epoch" and self.epochs == 1:
+        if self.lr_decay_per == "local-epoch" and self.epochs <= 1:
             raise ValueError(
                 "lr_decay_per: local-epoch with epochs: 1 never lowers the rate, as each round begins at the full one: "
                 "set epochs to 2 or more, or lr_decay_per: round"
@@ -302,23 +324,46 @@ class TrainingOptions(Fields):
         options = self.model_copy()
         options._stages = tuple(stages)
         options._factors = self.lr_schedule.factors(stages) if self.lr_schedule.varies else ()
-        options._of_kind = {kind: options.with_own(own) for kind, own in self.kinds.items()}
+        options._of_key = {key: options.with_own(own) for key, own in self.by.items()}
         return options
 
     def of(self, kind: str) -> TrainingOptions:
         """These options for clients of this kind."""
-        if kind not in self.kinds:
+        if kind not in self.by:
             return self
-        return self._of_kind.get(kind) or self.with_own(self.kinds[kind])
+        return self._of_key.get(kind) or self.with_own(self.by[kind])
+
+    def devices(self, kinds: Collection[str]) -> tuple[str, ...]:
+        """The keys of ``by`` that are of devices, given the names of all kinds of clients."""
+        return tuple(key for key in self.by if key not in kinds)
+
+    def of_devices(self, keys: Sequence[str], kinds: Collection[str]) -> TrainingOptions:
+        """These options for clients whose device these keys name, each kind's with them; no other devices'."""
+        given = {name: value for key in keys for name, value in self.by[key] if value is not None}
+        if given.keys() & {"epochs", "steps"}:  # each stands in place of the other
+            given = {"epochs": None, "steps": None, **given}
+        by = {kind: own.model_copy(update=given) for kind, own in self.by.items() if kind in kinds}
+        own = self.with_own(GroupTraining.model_validate({}).model_copy(update=given)) if given else self.model_copy()
+        return own.model_copy(update={"by": by}).over(self._stages)
 
     @property
     def each(self) -> list[TrainingOptions]:
-        """These options, and those of the kinds whose differ."""
-        return [self, *map(self.of, self.kinds)]
+        """These options, and those of the kinds and devices whose differ."""
+        return [self, *map(self.of, self.by)]
+
+    def repeat_passes(self, passes: Sequence[Pass]) -> tuple[Pass, ...]:
+        """One epoch's passes over a client's samples, as often as a round has them, or cut to its steps."""
+        if self.steps is not None:
+            return tuple(replace(each, args={**each.args, "steps": self.steps}) for each in passes)
+        whole, rest = divmod(self.epochs, 1)
+        part = tuple(replace(each, args={**each.args, "share": rest}) for each in passes) if rest else ()
+        return tuple(passes) * int(whole) + part
 
     def with_own(self, own: OwnTraining) -> TrainingOptions:
         """These options where they aren't in ``own``.  Raises ValueError for fields that don't go together."""
         given = {name: value for name, value in own if value is not None}
+        if "steps" in given or "epochs" in given:
+            given.setdefault("steps", None)
         if "lr" in given:
             given.update(rates={}, scale_with_batch=None)
         if "lr_decay" in given:
@@ -329,7 +374,7 @@ class TrainingOptions(Fields):
             given["epsilon"] = type(self).model_fields["epsilon"].default
         if self.precision == "float64" and "precision" in given:
             raise ValueError(f"precision: {given['precision']} beside training.precision: float64, which is for all")
-        options = self.model_copy(update={**given, "kinds": {}})
+        options = self.model_copy(update={**given, "by": {}})
         options._check_together()
         if self._stages and (problem := options.lr_schedule.problem(self._stages)):
             raise ValueError("lr_schedule.{}: {}".format(*problem))

@@ -34,10 +34,10 @@ OTHER_VALUES = {
     "evaluation.missing": "as `data.missing`",
     "round.selection": "name, or mapping: [selections](#selections)",
     **dict.fromkeys(
-        ("training.optimizer", "training.kinds.KEY.optimizer"), "name, or mapping: [optimizers](#optimizers)"
+        ("training.optimizer", "training.by.KEY.optimizer"), "name, or mapping: [optimizers](#optimizers)"
     ),
     **dict.fromkeys(
-        ("training.lr_schedule", "training.kinds.KEY.lr_schedule"),
+        ("training.lr_schedule", "training.by.KEY.lr_schedule"),
         "name, or mapping: [rate schedules](#rate-schedules)",
     ),
     "method.server_training": "mapping: [fields](scenario/training.md#trainingkindskey)",
@@ -135,7 +135,7 @@ def _allowed(schema: Mapping[str, Any]) -> set[str]:
     return {str(word) for option in (schema, *schema.get("anyOf", ())) for word in option.get("enum", ())}
 
 
-_TOLD = ("training.kinds.KEY.lr_schedule", "method.server_training")
+_TOLD = ("training.by.KEY.lr_schedule", "method.server_training")
 """Fields whose models another table tells."""
 _OWNERS = {section.owner: key for key, section in SECTIONS.items() if section.owner is not None}
 

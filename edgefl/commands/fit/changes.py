@@ -119,7 +119,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         FitAxis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False, moves=True),
         FitAxis("schedule", schedules_of(scenario, setup, growing), moves=True),
         FitAxis("adapter", _adapters(scenario), moves=True),
-        FitAxis("epochs", _epochs(training.epochs) if epochs else ()),
+        FitAxis("epochs", _epochs(int(training.epochs)) if epochs and training.steps is None else ()),
         FitAxis("step", () if training.step_in_backward else (FitChange("step in backward", COMPUTATION, 1,
                                                                  {"training.step_in_backward": True}),)),
         FitAxis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (

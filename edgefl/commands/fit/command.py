@@ -123,6 +123,9 @@ def fit(
         if number < least:
             raise ScenarioError(f"{name} must be at least {least}, not {number}")
     setup = compose(whole, messages(on_progress), trains=False)
+    if keys := whole.training.devices(setup.clients.kinds):
+        message = f"fit takes one device: set training.by={{}}, and in training itself what {keys[0]} has"
+        raise whole.error(("training", "by"), message)
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
     question = FitQuestion(

@@ -39,7 +39,7 @@ def client_rows(planner: Planner, stage: int | None, kind: str | None) -> list[C
         who = FleetClient(
             client=client,
             kind=setup.kind_of(client),
-            variant=str(setup.variant_of(client)) if setup.method.varies else UNSET,
+            variant=str(setup.variant_of(client)) if setup.method.client_variant is not None else UNSET,
             samples=int(samples[client]),
             device=fleet.device(client).name,
             link=fleet.link(client).name,

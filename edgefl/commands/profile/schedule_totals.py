@@ -281,6 +281,15 @@ class _Follower:
                 self.sums[name] += times * amount
 
 
+def _epochs(setup: Setup, kind: str, variant: Hashable, client: int) -> float:
+    """How often a client trains on each of its samples in a round, on average."""
+    training = setup.method.trained_as(variant)[0].setting.training.of(kind)
+    if training.steps is None:
+        return training.epochs
+    samples = int(setup.clients.client_samples[client])
+    return training.steps * min(training.batch_of(setup.method.setting.kinds[kind].pattern), samples) / samples
+
+
 def client_totals(
     planner: Planner, spans: Sequence[RoundStretch], shown: Sequence[Subject], device: Device, link: Link
 ) -> list[TotalsRow]:
@@ -288,8 +297,8 @@ def client_totals(
     setup = planner.setup
     clients = {(subject.kind, subject.variant): subject.largest(setup) for subject in shown}
     followers = {whose: _Follower() for whose in setup.variants}
+    epochs = {whose: _epochs(setup, *whose, client) for whose, client in clients.items()}
     versions: Counter[str] = Counter()
-    epochs = setup.method.setting.training.epochs
     for span in spans:
         # after a round only what that round changed is newer at the server than at the client: from the second on, all
         # rounds of a stretch are alike
@@ -307,7 +316,7 @@ def client_totals(
                     computed = planner.compute(work.form, work.scalars, base, clients[whose], again=again)[2]
                     price = price_rounds([(computed, moved)], device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
-                    follower.per_sample += times * epochs * computed.fvcore_macs_per_sample
+                    follower.per_sample += times * epochs[whose] * computed.fvcore_macs_per_sample
                     follower.spends(computed, price, times)
             versions.update(dict.fromkeys(changed, 1))
         if setup.schedule.deliver_final and setup.schedule.ends(span.first + span.rounds - 1):

@@ -34,7 +34,8 @@ def scenario_lines(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tu
         ),
         "selection": _section(rounds.selection),
         "training": "none: costs are simulated" if training.mode == "none" else
-        _words({"optimizer": training.optimizer, "lr": training.lr, "batch": training.batch, "epochs": training.epochs,
+        _words({"optimizer": training.optimizer, "lr": training.lr, "batch": training.batch,
+                **({"epochs": training.epochs} if training.steps is None else {"steps": training.steps}),
                 "precision": training.precision}),
         "seed": _words(settings.seed),
         "edgefl": edgefl,

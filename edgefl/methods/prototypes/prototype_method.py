@@ -142,13 +142,13 @@ class LibraryMethod(Method, ABC):
 
     def work(self, kind: str, round: int) -> Work:
         """Training on completed samples, then passes over the same samples that compute prototypes."""
-        work, training, described = super().work(kind, round), self.setting.training, self.setting.kinds[kind]
+        work, training, described = super().work(kind, round), self.setting.training.of(kind), self.setting.kinds[kind]
         args: PrototypeArgs = {"mask": self.options.mask, **self.joint(), **self.terms(round)}
         batch, step = training.batch_of, "classify-completed"
-        passes = training.epochs * tuple(
+        passes = training.repeat_passes([
             Pass(step, "private", (pattern,), batch(pattern), True, self.fields(pattern, args))
             for pattern in self.patterns(described)
-        )
+        ])  # fmt: skip
         if not self.tables:
             return replace(work, passes=passes)
         library = self.library()

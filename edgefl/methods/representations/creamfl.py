@@ -174,7 +174,7 @@ class CreamFL(Exchange):
                 others=others, inter=options.inter, intra=options.intra, temperature=options.temperature,
                 weight=options.contrast, rescale=options.rescale,
             )  # fmt: skip
-            passes = self._with_contrast(passes, contrast)
+            passes = self._with_contrast(passes, len(self.trained_patterns(kind)), contrast)
             needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
             if options.intra and options.old == "table":
                 passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
@@ -187,16 +187,14 @@ class CreamFL(Exchange):
             reference=options.old == "copy" and options.intra and bool(needed),
         )
 
-    def _with_contrast(self, private: Sequence[Pass], contrast: Pass) -> list[Pass]:
+    def _with_contrast(self, private: Sequence[Pass], per_epoch: int, contrast: Pass) -> list[Pass]:
         """Each private pass with public batches beside its own, or each private epoch followed by a public one."""
         if self.options.steps == "joint":
             beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
             del beside["around"]  # empty, and a tuple, which JSON doesn't give back
             public: PublicArgs = {"beside": beside}
             return [replace(p, step="joint", args=PublicArgs(**p.args, **public, alone=p.step)) for p in private]
-        epochs = self.setting.training.epochs
-        per_epoch = len(private) // epochs
-        return [p for e in range(epochs) for p in (*private[e * per_epoch : (e + 1) * per_epoch], contrast)]
+        return [p for at in range(0, len(private), per_epoch) for p in (*private[at : at + per_epoch], contrast)]
 
     # server -----------------------------------------------------------------------------------------------------
 

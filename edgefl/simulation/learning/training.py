@@ -325,7 +325,8 @@ class Training(Learning):
         return Update(
             arrival.client, plan.kind, samples, work, {payload.name: AddedUp(payload, {}) for payload in work.up},
             self._start(started)[1], arrival.round, arrival.staleness, arrival.weight_factor,
-            self.setup.round.has_equal_weights, variant=plan.variant, dispatch=arrival.number,
+            self.setup.round.has_equal_weights, variant=self.setup.method.trained_as(plan.variant)[1],
+            dispatch=arrival.number,
         )  # fmt: skip
 
     def _start(self, started: Started) -> tuple[Mapping[str, Tensor], Mapping[Address, Tensor]]:
