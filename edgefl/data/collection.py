@@ -122,7 +122,7 @@ class Collection:
 
     @property
     def modality_bits(self) -> Integers:
-        """Which modalities each sample has: `[n]`, as a sum of ``BITS``."""
+        """Which modalities each sample has: `[n]`, as a sum of image 1, text 2, audio 4 and motion 8."""
         filled = np.full(len(self.label), sum(BITS[modality] for modality in self.modalities))
         for modality, index in (("image", self.image), ("text", self.text)):
             if index is not None:

@@ -26,6 +26,7 @@ DEAR = {
         f"docs/guides/{name}.md"
         for name in (
             "describe-a-device",
+            "edge-data",
             "fit",
             "hugging-face-data",
             "image-captions",

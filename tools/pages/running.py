@@ -44,6 +44,7 @@ PAGES = (
     "docs/get-started/coming-from-flower.md",
     "docs/guides/command-line.md",
     "docs/guides/own-data.md",
+    "docs/guides/edge-data.md",
     "docs/guides/hugging-face-data.md",
     "docs/guides/nights-and-batteries.md",
     "docs/guides/pre-trained.md",

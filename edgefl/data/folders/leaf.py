@@ -6,12 +6,14 @@ files ``num_samples`` counts 79 samples of each user that LEAF's split leaves ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgefl.arrays import Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet, number_keys, resize_images
 from edgefl.data.folders.pictures import Pixels
 from edgefl.data.folders.places import PublishedDataset, PublishedFile, folders, report_left_out
@@ -26,27 +28,22 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 """Shakespeare's 80 characters, the classes, in the order of LEAF's ``ALL_LETTERS``."""
 FIELDS = ("users", "num_samples", "user_data")
 
-LeafUser = tuple[str, str, int, list[Any], list[Any]]
-"""Where a user's samples stand, for errors; the user, the official split, x and y."""
+UserReader = Callable[[str, list[Any], list[Any]], tuple[Sequence[Any], list[int]]]
+"""Gives a user's samples and their classes, of its x and y and of where they stand."""
 
 
-def _published(name: str, samples: str, x: str, command: str) -> PublishedDataset:
+def _leaf_set(name: str, samples: str, x: str, more: str) -> PublishedDataset:
     return PublishedDataset(
         name,
         f"LEAF's train/*.json and test/*.json with {', '.join(FIELDS)}",
-        f"https://github.com/TalwalkarLab/leaf (in data/{name}: ./preprocess.sh {command})",
+        f"https://github.com/TalwalkarLab/leaf (in data/{name}: ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample{more})",
         test="as LEAF splits it",
         forms=((PublishedFile("train/*.json", samples), PublishedFile("test/*.json", f"{x} a sample")),),
     )
 
 
-FEMNIST = _published(
-    "femnist", "805,263 samples of 3,550 writers, with test", "784 numbers", "-s niid --sf 1.0 -k 0 -t sample"
-)
-SHAKESPEARE = _published(
-    "shakespeare", "4,226,150 samples of 660 roles, with test", "80 characters",
-    "-s niid --sf 1.0 -k 0 -t sample --tf 0.8",
-)  # fmt: skip
+FEMNIST = _leaf_set("femnist", "805,263 samples of 3,550 writers, with test", "784 numbers", "")
+SHAKESPEARE = _leaf_set("shakespeare", "4,226,150 samples of 660 roles, with test", "80 characters", " --tf 0.8")
 
 
 def femnist(wanted: FolderRequest) -> Collection:
@@ -54,29 +51,21 @@ def femnist(wanted: FolderRequest) -> Collection:
 
     Raises DataError for a file or a sample of another format.
     """
-    pictures: list[Pixels] = []
-    label: list[int] = []
-    owner: list[str] = []
-    split: list[int] = []
-    for where, user, of_user, x, y in _users(FEMNIST, wanted):
+
+    def read(where: str, x: list[Any], y: list[Any]) -> tuple[Pixels, list[int]]:
         try:
-            values = np.array(x, np.float32).reshape(-1, SIDE * SIDE)
+            values = np.array(x, np.float32).reshape(len(x), SIDE * SIDE)
         except (ValueError, TypeError):
             values = np.full((1, 1), np.nan, np.float32)
-        if len(values) != len(x) or not (values >= 0).all() or not (values <= 1).all():
+        if not ((values >= 0) & (values <= 1)).all():
             raise DataError(f"{where}.x: a picture must be {SIDE * SIDE} numbers from 0 to 1")
         if wrong := [value for value in y if type(value) is not int or not 0 <= value < len(DIGITS_AND_LETTERS)]:
             raise DataError(f"{where}.y: {wrong[0]!r} is not a class; classes are 0..{len(DIGITS_AND_LETTERS) - 1}")
-        pictures.append(np.round(values * 255).astype(np.uint8))  # LEAF divides bytes by 255
-        label += y
-        owner += [user] * len(y)
-        split += [of_user] * len(y)
-    pixels = np.concatenate(pictures).reshape(-1, 1, SIDE, SIDE)
-    classes = tuple(DIGITS_AND_LETTERS)
-    return Collection(
-        classes, np.array(label), np.arange(len(label)), resize_images(pixels, wanted.size), owner=number_keys(owner),
-        official=np.array(split),
-    )  # fmt: skip
+        return np.round(values * 255).astype(np.uint8), y  # LEAF divides bytes by 255
+
+    pictures, label, owner, official = _read_users(FEMNIST, wanted, read)
+    pixels = resize_images(np.stack(pictures).reshape(-1, 1, SIDE, SIDE), wanted.size)
+    return Collection(tuple(DIGITS_AND_LETTERS), label, np.arange(len(label)), pixels, owner=owner, official=official)
 
 
 def shakespeare(wanted: FolderRequest) -> Collection:
@@ -87,56 +76,63 @@ def shakespeare(wanted: FolderRequest) -> Collection:
     sample of another format.
     """
     number = {letter: index for index, letter in enumerate(ALPHABET)}
-    texts: list[str] = []
-    label: list[int] = []
-    owner: list[str] = []
-    split: list[int] = []
-    total = 0
-    for where, user, of_user, x, y in _users(SHAKESPEARE, wanted):
-        total += len(y)
-        for text, after in zip(x, y, strict=True):
-            if not isinstance(text, str) or not text:
-                raise DataError(f"{where}.x: {text!r:.60} is not a text")
-            if not isinstance(after, str) or len(after) != 1:
-                raise DataError(f"{where}.y: {after!r:.60} is not one character")
-            if after in number:
-                texts.append(text)
-                label.append(number[after])
-                owner.append(user)
-                split.append(of_user)
-    counts = {"whose next character isn't in LEAF's alphabet": total - len(texts)}
-    report_left_out(wanted.on_message, SHAKESPEARE.name, counts, total)
-    role, told = number_keys(owner), tuple(texts)
+    unknown = 0
+
+    def read(where: str, x: list[Any], y: list[Any]) -> tuple[list[str], list[int]]:
+        nonlocal unknown
+        for name, wrong, what in (
+            ("x", [text for text in x if not isinstance(text, str) or not text], "a text"),
+            ("y", [letter for letter in y if not isinstance(letter, str) or len(letter) != 1], "one character"),
+        ):
+            if wrong:
+                raise DataError(f"{where}.{name}: {wrong[0]!r:.60} is not {what}")
+        known = [letter in number for letter in y]
+        unknown += known.count(False)
+        return [*compress(x, known)], [number[letter] for letter in compress(y, known)]
+
+    texts, label, role, official = _read_users(SHAKESPEARE, wanted, read)
+    counts = {"whose next character isn't in LEAF's alphabet": unknown}
+    report_left_out(wanted.on_message, SHAKESPEARE.name, counts, unknown + len(label))
+    told = tuple(texts)
     return Collection(
-        tuple(ALPHABET), np.array(label), role, None, np.arange(len(told)), told, told, owner=role,
-        official=np.array(split),
-    )  # fmt: skip
+        tuple(ALPHABET), label, role, None, np.arange(len(told)), told, told, owner=role, official=official
+    )
 
 
-def _users(published: PublishedDataset, wanted: FolderRequest) -> Iterator[LeafUser]:
-    """The samples of each user, file by file.  Raises DataError for what isn't LEAF's format, and if there are none."""
+def _read_users(
+    published: PublishedDataset, wanted: FolderRequest, read: UserReader
+) -> tuple[list[Any], Integers, Integers, Integers]:
+    """All samples, and their classes, users and official splits [n].
+
+    Raises DataError for what isn't LEAF's format, and if there are no samples.
+    """
     root = next((at for at in folders(wanted.folder) if _files(at, "train") and _files(at, "test")), None)
     if root is None:
         raise published.content_error(wanted.folder)
-    empty = True
-    for official, split in ((0, "train"), (2, "test")):
-        for path in _files(root, split):
-            wanted.on_message(f"{published.name}: {split}/{path.name}")
-            content = read_json(path)
-            if lacking := [name for name in FIELDS if not isinstance(content, dict) or name not in content]:
-                raise DataError(f"{path}: not LEAF's format: it lacks the field {lacking[0]!r} of {', '.join(FIELDS)}")
-            for user in content["users"]:
-                where, samples = f"{path}: user_data.{user}", content["user_data"].get(user)
-                if lacking := [name for name in ("x", "y") if not isinstance(samples, dict) or name not in samples]:
-                    raise DataError(f"{where}: not LEAF's format: it lacks the field {lacking[0]!r} of x, y")
-                x, y = samples["x"], samples["y"]
-                if len(x) != len(y):
-                    raise DataError(f"{where}: {len(x)} x, but {len(y)} y")
-                if x:
-                    empty = False
-                    yield where, user, official, x, y
-    if empty:
+    found: list[Any] = []
+    label, owner, official = list[int](), list[str](), list[int]()
+    for path, split in [*((path, 0) for path in _files(root, "train")), *((path, 2) for path in _files(root, "test"))]:
+        wanted.on_message(f"{published.name}: {path.parent.name}/{path.name}")
+        content = read_json(path)
+        _check_fields(content, FIELDS, str(path))
+        for user in content["users"]:
+            where, samples = f"{path}: user_data.{user}", content["user_data"].get(user)
+            _check_fields(samples, ("x", "y"), where)
+            if len(samples["x"]) != len(samples["y"]):
+                raise DataError(f"{where}: {len(samples['x'])} x, but {len(samples['y'])} y")
+            values, classes = read(where, samples["x"], samples["y"])
+            found += [*values]
+            label += classes
+            owner += [user] * len(classes)
+            official += [split] * len(classes)
+    if not label:
         raise published.content_error(wanted.folder, "no user has samples")
+    return found, np.array(label), number_keys(owner), np.array(official)
+
+
+def _check_fields(given: Any, fields: Sequence[str], where: str) -> None:
+    if lacking := [name for name in fields if not isinstance(given, dict) or name not in given]:
+        raise DataError(f"{where}: not LEAF's format: it lacks the field {lacking[0]!r} of {', '.join(fields)}")
 
 
 def _files(folder: Path, split: str) -> list[Path]:

@@ -29,7 +29,7 @@ UCI_HAR = PublishedDataset(
     "train and test with Inertial Signals/*.txt, y_*.txt and subject_*.txt",
     "https://archive.ics.uci.edu/dataset/240 (58 MiB; unpack the UCI HAR Dataset.zip)",
     test="published, 2,947 of 9 people",
-    licence="CC BY 4.0",
+    licence="CC BY 4.0 at UCI; the files' README forbids commercial use",
     forms=(
         tuple(
             PublishedFile(f"{split}/{name}_{split}.txt", f"{n:,} {what}")
