@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
@@ -22,6 +20,7 @@ from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.models.options import ModelOptions
+from edgefl.models.tower import SkipInitialisation
 
 __all__ = [
     "Frozen", "ModelOptions", "at_depth", "blocks", "blueprint", "build", "check_weights", "describe",
@@ -44,21 +43,6 @@ def build(description: ModelDescription) -> nn.Module:
     dtypes.cast(module, description, added)
     quantised.quantise(module, description)
     return module
-
-
-class _SkipInitialisation(TorchFunctionMode):
-    """Turns the in-place initialisation of a meta tensor into a no-op."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _FILLS:
-            tensor = args[0] if args else kwargs.get("tensor")
-            if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
-                return tensor
-        return func(*args, **kwargs)
-
-
-_FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "fill_", "zero_"})
 
 
 def parts_of(description: ModelDescription) -> set[tuple[str, str]]:
@@ -97,7 +81,7 @@ def _version(package: str) -> str:
 def on_meta(description: ModelDescription) -> nn.Module:
     """Build the described module on the meta device: its tensors have shapes and dtypes but no data."""
     # Random initialisation of meta tensors would import torch's compiler, which takes seconds.
-    with torch.device("meta"), _SkipInitialisation():
+    with torch.device("meta"), SkipInitialisation():
         return build(description)
 
 

@@ -126,6 +126,11 @@ class ModelOptions(Fields):
         return {name: encoder.blocks for name, encoder in self.encoders.items()}
 
     @property
+    def whole(self) -> dict[str, str]:
+        """Why a tower's blocks can't be cut, for those of which that is known."""
+        return {name: why for name, encoder in self.encoders.items() if (why := getattr(encoder, "whole", ""))}
+
+    @property
     def weights(self) -> dict[str, str]:
         """Source of the pre-trained weights, by modality or ``multiway``, for the encoders that have any."""
         return {m: w for m, t in self.encoders.items() if (w := getattr(t, "weights", None)) is not None}

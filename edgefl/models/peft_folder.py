@@ -22,7 +22,7 @@ from edgefl.files import read_regular
 from edgefl.models import adapters, quantised
 from edgefl.models.libraries import as_library, library_names, library_part
 from edgefl.models.model import AdapterDescription, Model, ModelDescription, TowerDescription, dtype_of
-from edgefl.models.towers.hf_causal import quiet
+from edgefl.models.towers.library_model import quiet
 from edgefl.models.weights import minilm_folder
 
 FACTORS, CONFIG, READ_OUT = "adapter_model.safetensors", "adapter_config.json", "read_out.safetensors"

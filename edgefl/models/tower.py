@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from edgefl.errors import MethodError
@@ -216,19 +217,19 @@ def recompute(blocks: nn.ModuleList, checkpointing: int) -> nn.ModuleList:
     return blocks
 
 
-def through(block: nn.Module, x: Any, **more: Any) -> Any:
+def through(block: nn.Module, x: Any, *given: Any, **more: Any) -> Any:
     """Apply a block to tokens; the backward pass recomputes its activations if it is marked (``recompute``).
 
-    ``more`` are further arguments of the block.
+    ``given`` and ``more`` are further arguments of the block.
     """
     if getattr(block, "recomputed", False) and torch.is_grad_enabled():
         contexts = partial(_checkpoint_contexts, block)
-        return checkpoint(_first_of, block, x, use_reentrant=False, context_fn=contexts, **more)
-    return _first_of(block, x, **more)
+        return checkpoint(_first_of, block, x, *given, use_reentrant=False, context_fn=contexts, **more)
+    return _first_of(block, x, *given, **more)
 
 
-def _first_of(block: nn.Module, x: Any, **more: Any) -> Any:
-    out = block(x, **more)
+def _first_of(block: nn.Module, x: Any, *given: Any, **more: Any) -> Any:
+    out = block(x, *given, **more)
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -295,6 +296,21 @@ def running_as_written() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(short_cut)
+
+
+class SkipInitialisation(TorchFunctionMode):
+    """Turns the in-place initialisation of a meta tensor into a no-op."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _FILLS:
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                return tensor
+        return func(*args, **kwargs)
+
+
+_FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "fill_", "zero_"})
 
 
 def stand_in(mask: str, like: Tensor, width: int) -> Tensor:

@@ -101,7 +101,8 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
         path = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
-        errors.append(document.error(path, str(error)))
+        wholes = (f"; the {tower} tower is one block, because {why}" for tower, why in model.whole.items())
+        errors.append(document.error(path, f"{error}{''.join(wholes)}"))
     else:
         training = cast(TrainingOptions, parts["training"])
         if schedule.adapts and training.mode == "none":

@@ -167,12 +167,12 @@ def test_a_merged_model_is_the_library_s_own(tiny: Tiny, tmp_path: Path) -> None
         unmerged: Any = run.model("text", merged=False)
         assert not any("lora" in n for n, _ in merged.named_parameters())
         table = merged.text.embedding
-        vocabulary = (table.tokens if name == "gpt2" else table).num_embeddings
+        vocabulary = (table.wte if name == "gpt2" else table.embed_tokens).num_embeddings
         given = {"bos_token_id": None, "eos_token_id": None, **config, "vocab_size": vocabulary}
         library: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**given)).eval()
-        spelled = {"embedding.tokens": "wte", "embedding.positions": "wpe", "blocks": "h", "norm": "ln_f"}
+        spelled = {"embedding.wte": "wte", "embedding.wpe": "wpe", "blocks": "h", "norm": "ln_f"}
         if name == "llama":
-            spelled = {"embedding": "embed_tokens", "blocks": "layers", "norm": "norm"}
+            spelled = {"embedding.embed_tokens": "embed_tokens", "blocks": "layers", "norm": "norm"}
         state = {}
         for parameter, value in merged.state_dict().items():
             part = parameter.removeprefix("text.")

@@ -13,7 +13,8 @@ from torch import Tensor
 import edgefl
 from edgefl import models
 from edgefl.errors import EdgeflError
-from edgefl.models.towers.hf_encoder import FAMILIES, HFEncoder, HFEncoderOptions
+from edgefl.models.libraries import library_names
+from edgefl.models.towers.hf_encoder import HFEncoder, HFEncoderOptions
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.scenario import load
 
@@ -21,12 +22,25 @@ import_torchvision()
 import transformers  # noqa: E402
 
 Tiny = Callable[..., dict[str, Any]]
-NEW = {"modernbert", "siglip_text_model"} if "siglip_text_model" not in transformers.CONFIG_MAPPING else set()
-KNOWN = [kind for kind in FAMILIES if kind not in NEW]  # transformers 5.4 can't build these two
+TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model", "deberta-v2",
+         "electra", "albert", "mobilebert")  # fmt: skip
+FAMILIES = {
+    **dict.fromkeys(TEXTS, "text"),
+    **dict.fromkeys(("vit", "deit", "dinov2", "siglip_vision_model"), "image"),
+    **dict.fromkeys(("audio-spectrogram-transformer", "whisper"), "audio"),
+}
+NEW = {"siglip_text_model"} if "siglip_text_model" not in transformers.CONFIG_MAPPING else set()
+KNOWN = [kind for kind in FAMILIES if kind not in NEW]  # transformers 5.4 doesn't know it
 USUAL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 OWN: dict[str, dict[str, Any]] = {
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
     "modernbert": {**USUAL, "local_attention": 4},
+    "deberta-v2": {**USUAL, "relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm",
+                   "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+                   "type_vocab_size": 0},
+    "electra": {**USUAL, "embedding_size": 8},
+    "albert": {**USUAL, "embedding_size": 8},
+    "mobilebert": {**USUAL, "embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8},
     "dinov2": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
     "whisper": {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32,
                 "decoder_attention_heads": 2},
@@ -60,7 +74,7 @@ def library(kind: str) -> Any:
         more |= {"max_source_positions": 32, "decoder_layers": 1}
     elif FAMILIES[kind] == "audio":
         more["max_length"] = 64
-    if kind == "modernbert":
+    if FAMILIES[kind] == "text" and "roberta" not in kind and kind != "mpnet":
         more["pad_token_id"] = None  # the library's is of its vocabulary
     config = transformers.AutoConfig.for_model(**config_of(kind), **more)
     name = {"siglip_text_model": "SiglipTextModel", "whisper": "WhisperModel"}.get(kind)
@@ -75,7 +89,7 @@ def called(model: Any, kind: str, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_weights_of_a_folder_give_the_librarys_outputs(kind: str, tmp_path: Path) -> None:
+def test_weights_of_a_folder_give_the_librarys_outputs_and_gradients(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(5)
     model = library(kind)
     with torch.no_grad():  # what the library begins with at zero
@@ -84,10 +98,19 @@ def test_weights_of_a_folder_give_the_librarys_outputs(kind: str, tmp_path: Path
     model.save_pretrained(tmp_path)
     tower = HFEncoder.build(described(kind), True).eval()
     HFEncoder.load(tower, str(tmp_path), described(kind))
-    with torch.no_grad():
-        found, expected = tower(inputs(kind)), called(model, kind, inputs(kind))
+    found, expected = tower(inputs(kind)), called(model, kind, inputs(kind))
     assert found.shape[-1] == tower.width
     assert torch.allclose(found, expected, rtol=0, atol=1e-6), float((found - expected).abs().max())
+    for each in (found, expected):
+        each.square().mean().backward()
+    theirs = {id(p): p.grad for p in model.parameters() if p.grad is not None}
+    names = library_names(torch.nn.ModuleDict({"x": tower}), "x", described(kind))
+    whole = model.encoder if kind == "whisper" else model
+    for name, parameter in tower.named_parameters():
+        expected = theirs.get(id(whole.get_parameter(names[f"x.{name}"])))
+        assert (expected is None) == (parameter.grad is None)
+        if expected is not None:
+            torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -98,7 +121,8 @@ def test_it_has_the_librarys_parameters_without_poolers_and_heads(kind: str) -> 
     theirs = [tuple(p.shape) for n, p in whole.named_parameters() if not {"pooler", "head"} & set(n.split("."))]
     assert sorted(own.values()) == sorted(theirs)
     unequal = kind == "modernbert"  # its first block has one norm less
-    assert sum(".blocks." in f".{n}" for n in own) == 2 * sum(n.startswith("blocks.0.") for n in own) + unequal
+    blocks = 1 if kind == "albert" else 2
+    assert sum(".blocks." in f".{n}" for n in own) == blocks * sum(n.startswith("blocks.0.") for n in own) + unequal
     assert not list(HFEncoder.build(described(kind), True).named_buffers())
     assert all(t.is_meta for t in models.on_meta({"name": "towers", "towers": {FAMILIES[kind]: described(kind)},
                                                   "joint": {}}).parameters())  # fmt: skip
@@ -197,8 +221,14 @@ def test_workers_give_the_same_bytes(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("tower", "message"),
     [
-        ({"config": {"model_type": "robertta"}}, "model_type 'robertta' isn't known; did you mean 'roberta'"),
+        (
+            {"config": {"model_type": "robertta"}},
+            r"isn't known to transformers [\d.]+; did you mean 'roberta'",
+        ),
         ({"config": {"model_type": "swin"}}, "timm has it"),
+        ({"config": {"model_type": "t5"}}, "take one alone, such as roberta or deberta-v2"),
+        ({"config": {"model_type": "llama"}}, "llama is a decoder, .* take tower: hf-causal"),
+        ({"config": {"model_type": "wav2vec2"}}, "wav2vec2 doesn't read spectrograms: take audio-spectrogram-transf"),
         ({"config": {"model_type": "roberta"}}, "the tower hf with a roberta takes text, not image"),
         ({"config": "nowhere"}, "nowhere can't be read"),
         ({"config": {"model_type": "vit", "hiden_size": 16}}, "vit has no field 'hiden_size'"),

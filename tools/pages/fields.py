@@ -33,9 +33,7 @@ OTHER_VALUES = {
     "data.missing": "share, or mapping (see the description)",
     "evaluation.missing": "as `data.missing`",
     "round.selection": "name, or mapping: [selections](#selections)",
-    **dict.fromkeys(
-        ("training.optimizer", "training.by.KEY.optimizer"), "name, or mapping: [optimizers](#optimizers)"
-    ),
+    **dict.fromkeys(("training.optimizer", "training.by.KEY.optimizer"), "name, or mapping: [optimizers](#optimizers)"),
     **dict.fromkeys(
         ("training.lr_schedule", "training.by.KEY.lr_schedule"),
         "name, or mapping: [rate schedules](#rate-schedules)",

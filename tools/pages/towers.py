@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgefl.models.plain import PlainTower
-from edgefl.models.towers.hf_encoder import FAMILIES
+from edgefl.models.towers.hf_encoder import MODALITIES
 from tools.pages.markdown import listed, oneline, registered, table
 
 
@@ -11,10 +11,8 @@ def tower_blocks() -> dict[str, str]:
     """The table of the towers."""
     rows = []
     for name, tower in registered("towers").items():
-        reads = [tower.modality] if hasattr(tower, "modality") else list(dict.fromkeys(FAMILIES.values()))
+        reads = [tower.modality] if hasattr(tower, "modality") else list(dict.fromkeys(MODALITIES.values()))
         text = (tower.made if isinstance(tower, PlainTower) else tower).__doc__ or ""
         text = oneline(text)
-        if not hasattr(tower, "modality"):
-            text += " Types of configuration: " + listed([f"`{kind}`" for kind in FAMILIES], "and")
         rows.append((f"`{name}`", listed(reads), text.removesuffix(".")))
     return {"towers": table(("Tower", "Reads", "What it is"), rows)}

@@ -11,7 +11,7 @@ import torch
 from edgefl import models
 from edgefl.models import peft_folder
 from edgefl.models.model import Model
-from edgefl.models.towers.hf_causal import quiet
+from edgefl.models.towers.library_model import quiet
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from tools.paper_tables.page_tables import CopiedCell, PageTable, mib, ratio

@@ -18,7 +18,7 @@ from torch import Tensor
 from edgefl.commands.analyse.answer import Gap, Gaps
 from edgefl.data import Federation
 from edgefl.errors import RunError
-from edgefl.models.towers.hf_causal import quiet
+from edgefl.models.towers.library_model import quiet
 
 FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors")
 BATCH = 64
