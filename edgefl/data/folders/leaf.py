@@ -6,7 +6,7 @@ files ``num_samples`` counts 79 samples of each user that LEAF's split leaves ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 """Shakespeare's 80 characters, the classes, in the order of LEAF's ``ALL_LETTERS``."""
 FIELDS = ("users", "num_samples", "user_data")
 
-UserReader = Callable[[str, list[Any], list[Any]], tuple[Sequence[Any], list[int]]]
+UserReader = Callable[[str, list[Any], list[Any]], tuple[Iterable[Any], list[int]]]
 """Gives a user's samples and their classes, of its x and y and of where they stand."""
 
 

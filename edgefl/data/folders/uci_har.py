@@ -6,7 +6,6 @@ person; those of the published test set are others.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +39,10 @@ UCI_HAR = PublishedDataset(
 )
 
 
-def build(wanted: FolderRequest, *, with_signals: bool = True) -> Collection:
+def build(wanted: FolderRequest) -> Collection:
     """Windows [n, 128, 9] and what was done; an owner is a person, whose windows are held out together.
 
-    Without ``with_signals`` only classes and people are read, and the windows are [n, 1, 1].  Raises DataError for
-    files that are missing or of another shape.
+    Raises DataError for files that are missing or of another shape.
     """
     root = folder_with_all(wanted.folder, *(f"{name}/{of}_{name}.txt" for name in SPLITS for of in ("y", "subject")))
     if root is None:
@@ -56,13 +54,12 @@ def build(wanted: FolderRequest, *, with_signals: bool = True) -> Collection:
             raise DataError(f"{root / split}: {len(classes)} classes, which must be 1..6, and {len(people)} people")
         label.append(classes.astype(np.int64) - 1)
         owner.append(people.astype(np.int64))
-        shape = (len(classes), READINGS, len(CHANNELS)) if with_signals else (len(classes), 1, 1)
-        motion.append(np.zeros(shape, np.float32))
-        for channel, name in enumerate(CHANNELS) if with_signals else ():
+        motion.append(np.zeros((len(classes), READINGS, len(CHANNELS)), np.float32))
+        for channel, name in enumerate(CHANNELS):
             path = root / split / "Inertial Signals" / f"{name}_{split}.txt"
             values = _numbers(path)
-            if values.shape != shape[:2]:
-                raise DataError(f"{path}: {list(values.shape)} numbers; expected {list(shape[:2])}, as of classes")
+            if values.shape != (shape := motion[-1].shape[:2]):
+                raise DataError(f"{path}: {list(values.shape)} numbers; expected {list(shape)}, as of classes")
             motion[-1][:, :, channel] = values
     person = np.concatenate(owner)
     return Collection(
@@ -80,6 +77,5 @@ def _numbers(path: Path) -> npt.NDArray[np.float32]:
 
 
 UCI_HAR_SET = FolderSet(
-    build, UCI_HAR.find, summary="10,299 windows of 30 people's motion, 6 activities (UCI HAR)",
-    natural=partial(build, with_signals=False),
-)  # fmt: skip
+    build, UCI_HAR.find, summary="10,299 windows of 30 people's motion, 6 activities (UCI HAR)", natural=build
+)

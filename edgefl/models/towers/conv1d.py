@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,15 +19,8 @@ class Conv1dOptions(TowerFields):
     tower: Literal["conv1d"] = "conv1d"
     blocks: PositiveInt = Field(4, description="residual blocks at full depth, of two convolutions each")
     width: PositiveInt = Field(64, description="channels of every convolution")
-    kernel: PositiveInt = Field(5, description="tokens that a convolution of a block sees; odd")
+    kernel: Literal[1, 3, 5, 7, 9, 11] = Field(5, description="tokens that a convolution of a block sees")
     patch: PositiveInt = Field(4, description="readings that the embedding makes one token of, without overlap")
-
-    @field_validator("kernel")
-    @classmethod
-    def _odd(cls, value: int) -> int:
-        if value % 2 == 0:
-            raise ValueError(f"must be odd, so that a block gives as many tokens as it gets, not {value}")
-        return value
 
 
 class ConvolutionBlock(nn.Module):
@@ -45,20 +38,12 @@ class ConvolutionBlock(nn.Module):
         return x + self.conv2(hidden).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-class Readings(nn.Module):
-    """The embedding: a convolution whose stride is its kernel."""
-
-    def __init__(self, channels: int, width: int, patch: int):
-        super().__init__()
-        self.conv = nn.Conv1d(channels, width, patch, patch)
-
-    def forward(self, motion: Tensor) -> Tensor:
-        """``[batch, readings, channels] -> [batch, readings / patch, dim]``."""
-        return self.conv(motion.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
-
-
 class MotionTower(Tower):
     """Tokens of consecutive readings, whose mean over time is the feature."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """``[batch, readings, channels] -> [batch, readings / patch, dim]``."""
+        return super().embed(x.transpose(1, 2)).transpose(1, 2)
 
     def pool_tokens(self, tokens: Tensor) -> Tensor:
         """``[batch, tokens, dim] -> [batch, width]``."""
@@ -82,7 +67,7 @@ class Conv1d:
         if (readings := description["readings"]) < options.patch:
             raise MethodError(f"a patch of {options.patch} doesn't fit a window of {readings} readings")
         return MotionTower(
-            Readings(description["channels"], options.width, options.patch),
+            nn.Conv1d(description["channels"], options.width, options.patch, options.patch),
             [ConvolutionBlock(options.width, options.kernel) for _ in range(description["depth"])],
             nn.LayerNorm(options.width, eps=1e-6) if norm else None,
             options.width,

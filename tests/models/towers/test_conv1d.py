@@ -73,7 +73,7 @@ def test_a_cut_tower_is_its_first_blocks_and_reads_any_length() -> None:
     assert module.pool_tokens(module(torch.randn(2, 300, 9))).shape == (2, 64)
     with pytest.raises(MethodError, match="a patch of 200 doesn't fit a window of 128 readings"):
         skeleton(described(1, patch=200))
-    with pytest.raises(ValidationError, match="must be odd, so that a block gives as many tokens as it gets, not 4"):
+    with pytest.raises(ValidationError, match="Input should be 1, 3, 5, 7, 9 or 11"):
         described(1, kernel=4)
 
 
