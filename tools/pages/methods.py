@@ -71,7 +71,9 @@ def _works(name: str) -> tuple[str, ...]:
     own = ["a model"] if any(address.startswith("server/") for address in state.tensors) else []
     trains = [work for work in (*method.before(state, 1), *method.after(state, 1)) if any(p.train for p in work.passes)]
     server = [*own, *(f"`{each}`" for each in sorted(tables)), *(["trains"] if trains else [])]
-    clients = "all" if len(kinds) == len(method.setting.kinds) else "of one modality"
+    clients = "of one modality" if kinds else "none"
+    if len(kinds) == len(method.setting.kinds):
+        clients = "all"
     if method.tasks:
         clients += "; for " + ", ".join(f"`{task}`" for task in method.tasks)
     return _listed(down), _listed(up), _listed(stays), ", ".join(server) or "–", clients

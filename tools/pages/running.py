@@ -87,6 +87,7 @@ PAGES = (
     "docs/concepts/methods/depthfl.md",
     "docs/concepts/methods/representations.md",
     "docs/concepts/methods/prototypes.md",
+    "docs/concepts/methods/baselines.md",
     "docs/concepts/methods/aggregation.md",
     "docs/concepts/methods/training.md",
     "docs/concepts/memory.md",
