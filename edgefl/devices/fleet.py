@@ -17,6 +17,7 @@ from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.budgets import BUDGETS, budget_named, field_of
+from edgefl.devices.caps import CAPS, Caps
 from edgefl.devices.carbon import Carbon
 from edgefl.devices.changing_links import AvailableOverLinks, ChangingLinks
 from edgefl.devices.failures import FailureOptions
@@ -37,10 +38,10 @@ class Fleet:
     are all equal may be a read-only view that takes no memory. ``devices`` have the overhead of ``runtime``. ``server``
     is the server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it
     uses ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no
-    attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
-    has one. ``carbon`` is None without an intensity. ``relays`` are between the clients and the
-    server, None for none. ``pace_seed`` is the seed by which paces of devices were drawn, None if none were.
-    ``changing`` are the links with a trace, None without any; ``availability`` knows when they are offline.
+    attackers. ``caps`` are the budgets for a day or for all rounds together, None without any. ``carbon`` is None
+    without an intensity. ``relays`` are between the clients and the server, None for none. ``pace_seed`` is the seed by
+    which paces of devices were drawn, None if none were. ``changing`` are the links with a trace, None without any;
+    ``availability`` knows when they are offline.
     """
 
     devices: tuple[Device, ...]
@@ -57,7 +58,7 @@ class Fleet:
     server_link: ServerLinkOptions | None = None
     attackers: Booleans | None = None
     runtime: RuntimeChoice = PYTORCH
-    energy_total: Floats | None = None
+    caps: Caps | None = None
     carbon: Carbon | None = None
     relays: Relays | None = None
     pace_seed: int | None = None
@@ -80,7 +81,6 @@ class Fleet:
         links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
         budgets, memory_of_device = draw_budgets(options.budgets, devices, device_index, seed)
-        total = options.budgets.energy_total
         battery = None if options.battery is None else Batteries(options.battery, devices, device_index, seed)
         availability = availability_of(options.availability, clients, seed)
         changing = None
@@ -103,7 +103,7 @@ class Fleet:
             options.server_link,
             draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
             options.runtime,
-            None if total is None else _budget("energy_total", total, False, devices, device_index, seed),
+            _draw_caps(options, devices, device_index, links, link_index, seed),
             None if options.carbon_intensity is None else Carbon(options.carbon_intensity),
             None if options.relays is None else Relays.draw(options.relays, clients, seed),
             pace_seed,
@@ -269,6 +269,24 @@ def draw_budgets(
     # changed in place, because with ten million clients an array takes 80 MB
     budgets["memory"] = np.minimum(granted, available, out=granted if granted.flags.writeable else None)
     return budgets, of_device
+
+
+def _draw_caps(
+    options: FleetOptions,
+    devices: tuple[Device, ...],
+    device_index: Integers,
+    links: tuple[Link, ...],
+    link_index: Integers,
+    seed: int,
+) -> Caps | None:
+    """The caps that are stated; None without any.  Bytes are capped on links whose profile says so."""
+    capped, amounts = np.array([link.capped for link in links])[link_index], dict[str, Floats]()
+    for name, stated in options.budgets.caps().items():
+        if stated is not None:
+            of_bytes = CAPS[name].budget == "bytes"
+            drawn = _budget(name, stated, of_bytes, devices, device_index, seed)
+            amounts[name] = np.where(capped, drawn, inf) if of_bytes else drawn
+    return Caps(amounts, options.begins) if amounts else None
 
 
 def _budget(

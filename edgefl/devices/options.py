@@ -40,10 +40,11 @@ from edgefl.devices.budgets import (
     budget_named,
     field_of,
 )
+from edgefl.devices.caps import CAPS
 from edgefl.devices.carbon import CarbonIntensity
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
-from edgefl.devices.profile import is_file_name, load_device, load_link, split_mode
+from edgefl.devices.profile import is_file_name, link_names, load_device, load_link, split_mode
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, printable, suggestion
 from edgefl.registry.part_fields import Fields, path_beside
@@ -353,6 +354,18 @@ class BudgetOptions(BaseModel):
     bytes_per_round: _Bytes | None = Field(default=None, description=TrafficBudget.summary)
     energy_per_round: _Joules | None = Field(default=None, description=Joules.summary)
     seconds_per_round: _Seconds | None = Field(default=None, description=Seconds.summary)
+    bytes_per_day: _Bytes | None = Field(
+        default=None,
+        description="Most bytes on a day, of clients whose link is `capped` (cellular ones). A client whose next round "
+        "would take more than is left isn't asked until midnight of the fleet's clock; one that it has begun it "
+        "finishes, and it counts for the day on which it ends.",
+    )
+    bytes_total: _Bytes | None = Field(
+        default=None, description="The same in all rounds together, as `energy_total` counts joules."
+    )
+    energy_per_day: _Joules | None = Field(
+        default=None, description="Most joules on a day, as `bytes_per_day` counts bytes, of all clients."
+    )
     energy_total: _Joules | None = Field(
         default=None,
         description="Most joules in all rounds together, those of unfinished ones too. A client whose next round would "
@@ -382,8 +395,10 @@ class BudgetOptions(BaseModel):
     @model_serializer(mode="wrap")
     def _with_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        for name, limit in self.limits().items():
-            field, quantity = field_of(name), budget_named(name).quantity
+        named = {field_of(name): (name, limit) for name, limit in self.limits().items()}
+        named |= {name: (CAPS[name].budget, limit) for name, limit in self.caps().items()}
+        for field, (name, limit) in named.items():
+            quantity = budget_named(name).quantity
             if isinstance(limit, Mixture):
                 data[field] = limit.to_data(quantity)
             elif isinstance(limit, tuple) and quantity.least_bare:
@@ -394,6 +409,10 @@ class BudgetOptions(BaseModel):
         """What clients draw each budget from, None if it is unlimited: those of BUDGETS, then the others by name."""
         others: Mapping[str, Amount | Mixture] = self.model_extra or {}
         return {name: getattr(self, field_of(name)) for name in BUDGETS} | {n: others[n] for n in sorted(others)}
+
+    def caps(self) -> dict[str, Amount | Mixture | None]:
+        """What clients draw each of CAPS from, None if there is no such cap."""
+        return {name: getattr(self, name) for name in CAPS}
 
 
 def _with_words(schema: JsonDict) -> None:
@@ -590,6 +609,19 @@ class FleetOptions(BaseModel):
                 except EdgeflError as error:
                     raise ValueError(str(error)) from None
         return runtime
+
+    @model_validator(mode="after")
+    def _caps_have_links(self) -> Self:
+        names = [name for name, amount in self.links.items() if amount]
+        stated = [name for name, cap in self.budgets.caps().items() if cap is not None and CAPS[name].budget == "bytes"]
+        if stated and not any(load_link(name).capped for name in names):
+            known = ", ".join(name for name in link_names() if load_link(name).capped)
+            raise ValueError(
+                f"budgets.{stated[0]} counts bytes of capped links, and {', '.join(names)} "
+                f"{'is not' if len(names) == 1 else 'are not'}: take a capped link ({known}), or one of your own with "
+                "capped: true"
+            )
+        return self
 
     @model_validator(mode="after")
     def _traces_have_own_lines(self) -> Self:

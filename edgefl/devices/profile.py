@@ -174,6 +174,8 @@ class Link:
     """Range, confidence and source of each number."""
     trace: LinkTrace | None = None
     """Rates that change with time, in a file beside the link's; verdicts take the two rates above."""
+    capped: bool = False
+    """Whether its bytes are paid for, so that ``bytes_per_day`` and ``bytes_total`` of a fleet count them."""
 
     @property
     def download_goodput(self) -> float:
@@ -569,20 +571,23 @@ def described_link(written: ProfileFile) -> Link:
     """The link that a file describes, as ``read_link`` reads it."""
     path, faults = written.path, Faults()
     with faults.noting():
-        written.check_keys(["title", *_required_names(LINK_NUMBERS)], ["trace"], "a link")
+        written.check_keys(["title", *_required_names(LINK_NUMBERS)], ["trace", "capped"], "a link")
     title = ""
     with faults.noting():
         title = written.text("title")
     facts = _facts(written, LINK_NUMBERS, faults)
     if "loss" in facts and facts["loss"].value >= 1:
         faults.note(written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss"))
+    capped = written.data.get("capped", False)
+    if not isinstance(capped, bool):
+        faults.note(written.error(f"capped: {capped!r} is neither true nor false", "capped"))
     trace = None
     if "trace" in written.data and facts.keys() >= {"download_bits_per_second", "upload_bits_per_second"}:
         with faults.noting():
             rates = facts["download_bits_per_second"].value, facts["upload_bits_per_second"].value
             trace = _trace(written, rates)
     faults.raise_all()
-    return Link(name=path.stem, title=title, trace=trace, **_values(facts, LINK_NUMBERS))
+    return Link(name=path.stem, title=title, trace=trace, capped=bool(capped), **_values(facts, LINK_NUMBERS))
 
 
 def _trace(written: ProfileFile, rates: tuple[float, float]) -> LinkTrace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -12,22 +12,23 @@ from numpy.typing import ArrayLike
 from edgefl import units
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.budgets import budget_named
+from edgefl.devices.caps import DAY, JOB, LIMITS
 from edgefl.errors import DeviceError
 from edgefl.records.answer import RoundVerdict
 
 OWNER, DEVICE = "owner", "device"
 """Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
-ROUND, JOB = "round", "job"
-"""What a budget of joules is for: a round, or what is left for all of them if that is less."""
+_WORDS = {LIMITS[DAY]: " a day", LIMITS[JOB]: " left for all rounds"}
+"""What a sentence says of a cap's budget."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
     budget minus cost in the budgets' units, inf where unlimited.  ``memory_limit`` tells whose word the
-    memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget; ``joules_limit`` what
-    that of joules is for: ROUND, JOB or None.  ``peak_memory`` is the peak where a GPU's allocator reserves more, which
-    is then the cost of memory; else None."""
+    memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget; ``limits`` what
+    those of CAPPED are for, one of LIMITS, if a cap may be tighter and the budget isn't unlimited.  ``peak_memory`` is
+    the peak where a GPU's allocator reserves more, which is then the cost of memory; else None."""
 
     eligible: bool
     binding: str | None
@@ -35,7 +36,7 @@ class Verdict:
     costs: Mapping[str, float]
     budgets: Mapping[str, float]
     memory_limit: str | None = None
-    joules_limit: str | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
     peak_memory: float | None = None
 
     @property
@@ -57,16 +58,16 @@ class Verdict:
         for key in over:
             noun, show = budget_named(key).noun, budget_named(key).quantity.show
             allowed = show(self.budgets[key]) if self.budgets[key] else "none"
-            ends = {"": "allowed", " of the device": "left on the device"}
+            ends = {"": "allowed", " of the device": "left on the device", " a day": "allowed a day"}
             verb = f"is {ends.get(self._of(key), self._of(key).strip())}"
             parts.append(f"{noun} of {show(self.costs[key])}{self._reserve_words(key)} where {allowed} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
 
     def _of(self, key: str) -> str:
-        """ " of the device" for what a device has, " left for all rounds" for a budget that counts them, or ""."""
+        """ " of the device" for what a device has, " a day" or " left for all rounds" for a cap, or ""."""
         if key == "memory" and self.memory_limit == DEVICE:
             return " of the device"
-        return " left for all rounds" if key == "joules" and self.joules_limit == JOB else ""
+        return _WORDS.get(self.limits.get(key, ""), "")
 
     def _reserve_words(self, key: str) -> str:
         """For which peak a GPU's allocator reserves the memory, if it reserves more; or ""."""
@@ -96,8 +97,8 @@ class Verdicts:
 
     ``binding`` indexes ``names``: the budget with the smallest margin relative to itself, -1 if all are unlimited.
     ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
-    ``memory_of_device`` tells whose memory budget is the device's, ``joules_of_job`` whose budget of joules is what is
-    left for all rounds.  ``peak_memory`` are the peaks, where ``costs`` have what a GPU's allocator reserves for them.
+    ``memory_of_device`` tells whose memory budget is the device's, ``cap_limits`` what those of CAPPED are for: ROUND,
+    DAY or JOB.  ``peak_memory`` are the peaks, where ``costs`` have what a GPU's allocator reserves for them.
     """
 
     eligible: Booleans
@@ -107,7 +108,7 @@ class Verdicts:
     costs: Mapping[str, Floats]
     budgets: Mapping[str, Floats]
     memory_of_device: Booleans
-    joules_of_job: Booleans
+    cap_limits: Mapping[str, Integers]
     peak_memory: Floats
 
     @property
@@ -133,7 +134,7 @@ class Verdicts:
             {key: float(values[client]) for key, values in self.costs.items()},
             {key: float(values[client]) for key, values in self.budgets.items()},
             memory_limit(float(self.budgets["memory"][client]), bool(self.memory_of_device[client])),
-            joules_limit(float(self.budgets["joules"][client]), bool(self.joules_of_job[client])),
+            {key: LIMITS[of[client]] for key, of in self.cap_limits.items() if self.budgets[key][client] < inf},
             peak if peak < self.costs["memory"][client] else None,
         )
 
@@ -146,23 +147,18 @@ def memory_limit(budget: float, of_device: bool) -> str | None:
     return None if budget == inf else DEVICE if of_device else OWNER
 
 
-def joules_limit(budget: float, of_job: bool) -> str | None:
-    """What a budget of joules is for: ROUND, JOB, or None if it is unlimited."""
-    return None if budget == inf else JOB if of_job else ROUND
-
-
 def gate(
     costs: Mapping[str, ArrayLike],
     budgets: Mapping[str, ArrayLike],
     memory_of_device: ArrayLike = False,
-    joules_of_job: ArrayLike = False,
+    cap_limits: Mapping[str, ArrayLike] | None = None,
     peak_memory: ArrayLike = inf,
 ) -> Verdicts:
     """Compare a round's cost with the budgets, by their names; arrays `[clients]`, or one number for all.
 
     ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants,
-    ``joules_of_job`` where that of joules is what is left for all rounds.  ``peak_memory`` are the peaks, which are
-    less than the cost of memory where a GPU's allocator reserves more.
+    ``cap_limits`` what those of bytes and joules are for.  ``peak_memory`` are the peaks, which are less than the cost
+    of memory where a GPU's allocator reserves more.
 
     A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
@@ -186,11 +182,10 @@ def gate(
     eligible = np.all(np.stack([margins[key] >= 0 for key in costs]), axis=0)
     unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in costs]), axis=0)
     binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
-    of_device, of_job = (
-        np.broadcast_to(np.asarray(flags, dtype=bool), shape) for flags in (memory_of_device, joules_of_job)
-    )
+    of_device = np.broadcast_to(np.asarray(memory_of_device, dtype=bool), shape)
+    of_caps = {key: np.broadcast_to(np.asarray(of), shape) for key, of in (cap_limits or {}).items()}
     peaks = np.broadcast_to(np.asarray(peak_memory, dtype=float), shape)
-    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device, of_job, peaks)
+    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device, of_caps, peaks)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import registry
-from edgefl.arrays import Booleans, Floats, Integers
+from edgefl.arrays import Floats, Integers
 from edgefl.devices import Fleet
+from edgefl.devices.caps import CAPPED
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
@@ -191,28 +192,23 @@ class Setup:
     ) -> dict[str, Floats]:
         """Budgets of these clients (of ``fleet``, if given), by their names.
 
-        A deadline caps all seconds, and what is left of ``energy_total`` the joules; ``spent`` `[all clients]` are the
-        joules of earlier rounds, by default none.
+        A deadline caps all seconds, and the fleet's caps bytes and joules; ``spent`` is what earlier rounds took of
+        them, by default nothing.
         """
         fleet = fleet or self.fleet
         allowed = {name: values[clients] for name, values in fleet.budgets.items()}
-        if (left := self.joules_left(clients, fleet, spent)) is not None:
-            allowed["joules"] = np.minimum(allowed["joules"], left)
+        for name in CAPPED if fleet.caps is not None else ():
+            allowed[name], _ = fleet.caps.tightest(name, allowed[name], clients, spent)
         if self.round.deadline is not None:
             allowed["seconds"] = np.minimum(allowed["seconds"], self.round.deadline)
         return allowed
 
-    def joules_left(self, clients: Integers | slice, fleet: Fleet, spent: Floats | None) -> Floats | None:
-        """What is left of ``energy_total``, at least 0: `[clients]`; None if the fleet has no such budget."""
-        if fleet.energy_total is None:
-            return None
-        whole: Floats = fleet.energy_total[clients]
-        return whole if spent is None else np.maximum(whole - spent[clients], 0.0)
-
-    def job_budget_mask(self, clients: Integers, spent: Floats | None = None) -> Booleans:
-        """Whether a client's budget of joules is what is left for all its rounds, less than for one: `[clients]`."""
-        left = self.joules_left(clients, self.fleet, spent)
-        return np.zeros(len(clients), bool) if left is None else left < self.fleet.budgets["joules"][clients]
+    def cap_limits(self, clients: Integers, spent: Floats | None = None) -> dict[str, Integers]:
+        """What a client's budget of bytes and that of joules are for, ROUND, DAY or JOB: `[clients]`, by budget."""
+        fleet = self.fleet
+        if fleet.caps is None:
+            return {}
+        return {name: fleet.caps.tightest(name, fleet.budgets[name][clients], clients, spent)[1] for name in CAPPED}
 
     @cached_property
     def representative(self) -> Integers:

@@ -173,7 +173,7 @@ def hardest(
     pair: Integers,
     budgets: Mapping[str, Floats],
     memory_of_device: Booleans,
-    joules_of_job: Booleans | bool = False,
+    cap_limits: Mapping[str, Integers] | None = None,
     *,
     stage: int | None = None,
 ) -> Hardest:
@@ -206,9 +206,9 @@ def hardest(
     there = np.maximum(work, 0)  # subjects that are left out get any work, which nobody reads
     if not len(workload.demands):
         nothing = dict.fromkeys(budgets, np.zeros(count))
-        return Hardest(work, gate(nothing, budgets, memory_of_device, joules_of_job), turns, able)
+        return Hardest(work, gate(nothing, budgets, memory_of_device, cap_limits), turns, able)
     peaks = workload.table["peak"][there]
-    verdicts = gate(priced.work_costs(there, pair), budgets, memory_of_device, joules_of_job, peaks)
+    verdicts = gate(priced.work_costs(there, pair), budgets, memory_of_device, cap_limits, peaks)
     return Hardest(work, verdicts, turns, able)
 
 

@@ -34,9 +34,11 @@ class VerdictRecord(Assigned):
     memory_limit: str | None
     """Whose word the memory budget is: `owner`, or `device` if it has less than its owner grants; `null` if it is
     unlimited"""
+    bytes_limit: str | Maybe | None = UNSET
+    """What the budget of bytes is for: `round`, `day` if less is allowed on one, or `job` if less is left for all
+    rounds; `null` if it is unlimited. Only with `fleet.budgets.bytes_per_day` or `bytes_total`"""
     joules_limit: str | Maybe | None = UNSET
-    """What the budget of joules is for: `round`, or `job` if less is left for all rounds; `null` if it is unlimited.
-    Only with `fleet.budgets.energy_total`"""
+    """The same for joules. Only with `fleet.budgets.energy_per_day` or `energy_total`"""
     peak_memory_bytes: int | Maybe = UNSET
     """The predicted peak, where a GPU's allocator reserves more: `costs.memory` is what it reserves, and the verdict's
     figure; absent elsewhere"""

@@ -12,7 +12,7 @@ from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.records.clients import Assigned, FlightCourse, FlightRecord
-from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.eligibility import ByBudget, VerdictRecord
 from edgefl.records.record import Clients, Record, part_of
 from edgefl.records.relays import LastRelay
 from edgefl.records.rounds import Round, RoundCourse, RoundTimes, ServerWorkRecord
@@ -44,6 +44,8 @@ class PlayedFlight(FlightCourse, Assigned):
 
     slow_down: float
     energy_joules: float
+    carried_download_bytes: int
+    carried_upload_bytes: int
 
 
 @part_of(VerdictRecord)
@@ -56,6 +58,7 @@ class PlayedVerdict(Assigned):
     eligible: bool
     binding: str | None
     reason: str
+    costs: ByBudget
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from edgefl import registry
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
+from edgefl.devices.caps import CAPS, JOB
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.run import FinalSummary
 from edgefl.records.verified import Verified, VerifiedRun
@@ -145,7 +146,8 @@ def _facts(scenario: Scenario) -> LedgerFacts:
         watts,
         inf if options.deadline is None else options.deadline,
         options.gate == "eligible",
-        bool(registry.get("round policy", options.policy_name).at_once) or fleet.budgets.energy_total is not None,
+        bool(registry.get("round policy", options.policy_name).at_once)
+        or any(fleet.budgets.caps()[name] is not None for name, cap in CAPS.items() if cap.lasts == JOB),
         (inf, inf) if line is None else (line.download or inf, line.upload or inf),
         {n: available_memory_bytes(d) for n, d in devices.items()} if fleet.budgets.within_device else None,
         0 if fleet.relays is None else fleet.relays.count,

@@ -39,7 +39,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     groups = {kind: members(kind) for kind in setup.clients.kinds if kinds and setup.method.is_drawn(kind, round)}
 
     def ready(clients: Integers) -> Booleans:
-        free = run.progress.presence.available(clients, run.now)
+        free = run.progress.presence.available(clients, run.now) & roster.within_day(clients, run.now)
         if batteries is not None:
             free &= batteries.ready(clients, run.now)
         if flying or queued:

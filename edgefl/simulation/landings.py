@@ -56,7 +56,7 @@ def land_flight(run: SimulationRun, flight: Flight, tally: Tally) -> Arrival | N
     factor = factors.get(stale)
     if factor is None:
         factor = factors[stale] = parts.policy.weight(stale)
-    if parts.roster.may_change or parts.batteries is not None:
+    if parts.roster.may_change or parts.roster.spent is not None or parts.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, update = flight.outcome == FINISHED, None
     arrival = Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
@@ -88,9 +88,10 @@ def record_landings(
 
 
 def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
-    """Update the versions, the battery charges and the joules spent of clients after their flights."""
+    """Update the versions, the battery charges and what was spent of their caps of clients after their flights."""
     roster, batteries = run.parts.roster, run.parts.batteries
-    roster.spend(landed.client, landed.energy_joules)
+    moved = landed.carried_download_bytes + landed.carried_upload_bytes
+    roster.spend(landed.client, {"bytes": moved, "joules": landed.energy_joules}, landed.ended)
     if roster.client_versions.keeping:
         # plans that differ in devices or samples share their downloads
         versions, groups = roster.client_versions, dict[tuple[int, int, str | None], list[int]]()

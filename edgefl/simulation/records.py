@@ -13,6 +13,7 @@ import orjson
 
 from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.cost.client_cost import ComputeCost, compute_cost
+from edgefl.devices.caps import CAPPED
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import Plan
@@ -104,7 +105,11 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         clients=clients,
         **_assigned_fields(plan),
         **{name: getattr(verdict, name) for name in same},
-        joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
+        **{
+            f"{budget}_limit": verdict.limits.get(budget)
+            for budget in (CAPPED if roster.caps is not None else ())
+            if roster.caps.of(budget)
+        },
         peak_memory_bytes=UNSET if verdict.peak_memory is None else int(verdict.peak_memory),
         costs=plan.amounts,
     )

@@ -7,7 +7,7 @@ have changed.  So the cost of a round scales with cohort size, not fleet size.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost.phases import numbers_of
+from edgefl.devices.caps import CAPPED, DAY, JOB
 from edgefl.planning.eligibility import Verdicts, gate
 from edgefl.planning.judge import choose_stages
 from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey
@@ -44,8 +45,9 @@ class Roster:
         self.stage = np.zeros(clients, np.int16)
         self.cell = np.full(clients, NO_CELL, np.int32)
         self.cells: list[Plan] = []
-        self.spent = np.zeros(clients) if planner.setup.fleet.energy_total is not None else None
-        """Joules of each client so far, if a budget counts them."""
+        self.caps = planner.setup.fleet.caps
+        self.spent = None if self.caps is None else self.caps.nothing_spent()
+        """What each client has spent of its caps, if there are any."""
         self._spenders: list[Integers] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.names = planner.setup.fleet.budget_names
@@ -104,22 +106,35 @@ class Roster:
     def verdicts(self, clients: Integers) -> Verdicts:
         """Verdicts on these clients, with all margins."""
         setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in self.names}
-        of_device, of_job = setup.fleet.memory_of_device[clients], setup.job_budget_mask(clients, self.spent)
+        of_device, of_caps = setup.fleet.memory_of_device[clients], setup.cap_limits(clients, self.spent)
         peaks = np.array([plan.compute.peak_memory_bytes for plan in self.cells])[self.cell[clients]]
-        return gate(costs, self.budgets(clients), of_device, of_job, peaks)
+        return gate(costs, self.budgets(clients), of_device, of_caps, peaks)
 
     # judging --------------------------------------------------------------------------------------------------------
 
     @property
     def may_change(self) -> bool:
         """Whether the verdict on a client may change with each of its rounds."""
-        return self.client_versions.keeping or self.spent is not None
+        return self.client_versions.keeping or (self.caps is not None and bool(self.caps.names(JOB)))
 
-    def spend(self, clients: Integers, joules: Floats) -> None:
-        """Add the joules of rounds to what these distinct clients have spent; they are judged again."""
-        if self.spent is not None:
-            self.spent[clients] += joules
-            self._spenders.append(clients)
+    def spend(self, clients: Integers, amounts: Mapping[str, Floats], at: Floats) -> None:
+        """Add what rounds that ended ``at`` these times took, by budget, to what these distinct clients have spent.
+
+        They are judged again where a cap is for all rounds.
+        """
+        if self.caps is not None and self.spent is not None:
+            self.caps.spend(self.spent, clients, amounts, at)
+            if self.caps.names(JOB):
+                self._spenders.append(clients)
+
+    def within_day(self, clients: Integers, at: float) -> Booleans:
+        """Whether the next round of these clients fits what their caps leave of the day: `[clients]`."""
+        if self.caps is None or self.spent is None or not self.caps.names(DAY):
+            return np.ones(len(clients), bool)
+        cells = self.cell[clients]
+        # whoever takes no part costs nothing
+        costs = {name: np.where(cells == NO_CELL, 0.0, self.of_cells(name)[cells]) for name in CAPPED}
+        return self.caps.ready(self.spent, clients, costs, at)
 
     def judge(self, round: int, current: Versions) -> Integers:
         """Update to this round; return clients whose stage, eligibility or binding budget has changed, ascending."""

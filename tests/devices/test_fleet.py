@@ -202,6 +202,9 @@ def test_a_mixture_in_every_budget_is_read_from_what_it_writes():
         "energy_per_round": {"2 kJ": 3, "unlimited": 7},
         "seconds_per_round": {"0.1..1 s": "100%"},
         "energy_total": {"1 kJ": 3, "2 kJ": 7},
+        "bytes_per_day": {"1..2 MB": "50%", "unlimited": "50%"},
+        "energy_per_day": "1..2 kJ",
+        "bytes_total": "20 MB",
         "power": {"5 W": 1, "5.5..6 W": 9},
     }
     options = BudgetOptions.model_validate(stated)
@@ -211,8 +214,10 @@ def test_a_mixture_in_every_budget_is_read_from_what_it_writes():
     again = BudgetOptions.model_validate(plain)
     assert again == options == BudgetOptions.model_validate(options.model_dump())
     one, other = (Fleet.draw(MIXED.model_copy(update={"budgets": each}), 10, seed=3) for each in (options, again))
-    assert _same(one, other) and np.array_equal(one.energy_total, other.energy_total)
-    assert sorted(one.energy_total) == [1000] * 3 + [2000] * 7
+    assert _same(one, other) and one.caps.amounts.keys() == other.caps.amounts.keys()
+    assert all(np.array_equal(amounts, other.caps.amounts[name]) for name, amounts in one.caps.amounts.items())
+    assert sorted(one.caps.amounts["energy_total"]) == [1000] * 3 + [2000] * 7
+    assert plain["bytes_total"] == [20_000_000] * 2 and set(one.caps.amounts["bytes_total"]) == {20e6, inf}
     assert sorted(one.budgets["joules"]) == [2000] * 3 + [inf] * 7
     assert sum(one.budgets["power"] == 5) == 1 and sum(one.budgets["power"] > 5.5) == 9
 

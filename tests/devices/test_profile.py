@@ -145,7 +145,7 @@ def test_every_number_of_a_link_has_a_source(name):
 
 
 def _check(profile):
-    texts = {"name", "title", "type", "twin", "modes", "facts", "processor", "processor_class", "trace"}
+    texts = {"name", "title", "type", "twin", "modes", "facts", "processor", "processor_class", "trace", "capped"}
     numbers = {f.name for f in dataclasses.fields(profile)} - texts
     assert set(profile.facts) <= numbers
     for absent in numbers - set(profile.facts):

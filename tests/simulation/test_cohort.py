@@ -114,7 +114,7 @@ def test_a_sweep_expects_the_share_of_the_modality(games: Games, draw: str, draw
     fleet = {"budgets": {"energy_total": "1 GJ"}}
     (row,) = edgefl.sweep(games.tiny(**union(games, **sections, fleet=fleet)))["rows"]
     # in a round four of eight, or the four of the modality
-    assert row["energy_total"]["expected_rounds"] == drawn
+    assert row["caps"]["energy_total"]["expected_rounds"] == drawn
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from edgefl_toys import Memory, declared
 import edgefl
 from edgefl.commands.run.table import print_summary
 from edgefl.devices import load_device, load_link
+from edgefl.devices.caps import DAY, JOB, ROUND
 from edgefl.errors import ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.setup import Setup
@@ -63,8 +64,9 @@ def spent_by(records: list[dict[str, Any]]) -> dict[int, float]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nobody_spends_more_than_its_total(games: Games, policy: str, schedule: str) -> None:
     setup = setup_of(games, policy, {}, jitter=0.0, schedule=schedule)
-    total = setup.fleet.energy_total
-    assert total is not None and total.min() >= 0.2 and total.max() <= 3 and len(set(total.tolist())) == 8
+    assert setup.fleet.caps is not None
+    total = setup.fleet.caps.amounts["energy_total"]
+    assert total.min() >= 0.2 and total.max() <= 3 and len(set(total.tolist())) == 8
     _, played = games.none(setup)
     assert broken_rules(setup, played) == []
     spent, latest = spent_by(played.tables["clients"]), {v["client"]: v for v in played.tables["eligibility"]}
@@ -84,8 +86,8 @@ def test_nobody_spends_more_than_its_total(games: Games, policy: str, schedule: 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_unfinished_flights_count_and_only_the_last_may_exceed(games: Games, policy: str) -> None:
     setup = setup_of(games, policy, TROUBLE, jitter=0.3)
-    total = setup.fleet.energy_total
-    assert total is not None
+    assert setup.fleet.caps is not None
+    total = setup.fleet.caps.amounts["energy_total"]
     _, played = games.none(setup)
     assert broken_rules(setup, played) == []
     flights: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -124,13 +126,15 @@ def test_a_resumed_run_knows_what_was_spent(games: Games, policy: str) -> None:
 def test_the_smaller_of_both_budgets_binds_and_the_verdict_says_which() -> None:
     costs = {"memory": 1.0, "flops": 1.0, "bytes": 1.0, "seconds": 1.0, "joules": 5.0}
     of_round, of_job, eligible = gate(
-        costs, {"joules": np.array([4.0, 3.0, 6.0])}, False, np.array([False, True, True])
+        costs, {"joules": np.array([4.0, 3.0, 6.0])}, False, {"joules": np.array([ROUND, JOB, JOB])}
     )
-    assert (of_round.joules_limit, of_job.joules_limit) == ("round", "job")
+    assert (of_round.limits["joules"], of_job.limits["joules"]) == ("round", "job")
     assert of_round.reason == "not eligible: needs energy of 5 J where 4 J is allowed"
     assert of_job.reason == "not eligible: needs energy of 5 J where 3 J is left for all rounds"
     assert eligible.reason == "eligible: energy is the tightest budget, 5 J of 6 J (83.3 %) left for all rounds"
-    assert gate(costs, {})[0].joules_limit is None
+    assert gate(costs, {}, cap_limits={"joules": ROUND})[0].limits == {}
+    a_day = gate(costs, {"joules": 4.0}, cap_limits={"joules": DAY})[0]
+    assert a_day.reason == "not eligible: needs energy of 5 J where 4 J is allowed a day"
 
 
 @pytest.fixture
@@ -186,7 +190,7 @@ def test_a_sweep_tells_for_how_many_rounds_the_total_lasts(scenario: dict[str, A
     profile = edgefl.profile(scenario)
     joules = {row["kind"]: row["energy_joules"] for row in profile["rows"]}
     budget = 3.5 * max(joules.values())
-    row = edgefl.sweep(scenario, [f"fleet.budgets.energy_total={budget}"])["rows"][0]["energy_total"]
+    row = edgefl.sweep(scenario, [f"fleet.budgets.energy_total={budget}"])["rows"][0]["caps"]["energy_total"]
     lasts = [min(5, int(budget // joules[kind])) for kind, n in (("image", 4), ("text", 2)) for _ in range(n)]
     assert row["least_rounds"] == min(lasts) == 3
     assert row["median_rounds"] == float(np.median(lasts))
@@ -196,8 +200,8 @@ def test_a_sweep_tells_for_how_many_rounds_the_total_lasts(scenario: dict[str, A
     )
     # one round costs more than this total
     none = edgefl.sweep(scenario, [f"fleet.budgets.energy_total={0.5 * min(joules.values())}"])["rows"][0]
-    assert none["eligible_share_ever"] == 0 and none["energy_total"] is None
-    assert "energy_total" not in edgefl.sweep(scenario)["rows"][0]
+    assert none["eligible_share_ever"] == 0 and none["caps"] == {"energy_total": None}
+    assert "caps" not in edgefl.sweep(scenario)["rows"][0]
 
 
 @pytest.mark.parametrize(

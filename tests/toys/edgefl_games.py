@@ -12,6 +12,7 @@ from edgefl_toys import Memory
 from edgefl import registry
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
+from edgefl.devices.caps import JOB
 from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
@@ -111,7 +112,8 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     line, deadline = setup.fleet.server_link, setup.round.deadline
     inf = float("inf")
     rates = (inf, inf) if line is None else (line.download or inf, line.upload or inf)
-    anew = bool(registry.get("round policy", setup.round.policy_name).at_once) or setup.fleet.energy_total is not None
+    caps = setup.fleet.caps
+    anew = bool(registry.get("round policy", setup.round.policy_name).at_once) or bool(caps and caps.names(JOB))
     # a fleet of ``granted`` ignores its devices
     has = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
     available = has if setup.fleet.memory_of_device.any() else None

@@ -59,8 +59,8 @@ class AbsentClient(Record):
     clients: Clients = 1
     """How many clients the entry stands for: 1, or more where `client` is `null`"""
     reason: str
-    """`over budget: BUDGET`, `offline`, `not drawn`, `not drawn or not ready`, `under way`, `left out`, `no part`, or
-    the outcome of its task"""
+    """`over budget: BUDGET`, `offline`, `cap of the day`, `not drawn`, `not drawn or not ready`, `under way`,
+    `left out`, `no part`, or the outcome of its task"""
     why: str
     """The same as a sentence, with its figures"""
 

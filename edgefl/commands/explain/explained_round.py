@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from edgefl.commands.explain.answer import AbsentClient, Explanation, PathPart, Story, StoryFlight
 from edgefl.commands.explain.critical_path import critical_path, what_shortens
+from edgefl.devices.caps import CAPPED, DAY
 from edgefl.errors import EdgeflError
 from edgefl.records.record import UNSET
 from edgefl.results.recorded_rounds import (
@@ -111,7 +112,7 @@ def _absent(
     known = {*ended, *under_way}
     if any(verdict.clients > 1 for verdict in verdicts.values()):
         return [*entries, *_by_kind(record, [*ended.values(), *(under_way[c] for c in under_way.keys() - ended)])]
-    offline = _offline(run, record, flights, list(verdicts), count)
+    unready = _unready(run, record, flights, verdicts, count)
     settings = run.settings
     battery, left_out = bool(settings.fleet.battery), settings.round.leave_out or ()
     for client, verdict in sorted(verdicts.items()):
@@ -124,8 +125,8 @@ def _absent(
             reason, why = "no part", f"the method has no work for {kind} clients in round {number}"
         elif not verdict.eligible and settings.round.gate == "eligible":
             reason, why = f"over budget: {verdict.binding}", verdict.reason
-        elif client in offline:
-            reason, why = "offline", offline[client]
+        elif client in unready:
+            reason, why = unready[client]
         else:
             reason = "not drawn"
             why = f"{record.selected} clients were drawn of {sum(record.eligible.values())} eligible ones"
@@ -189,15 +190,15 @@ def _how_it_ended(flight: PlayedFlight) -> str:
     return f"{flight.outcome} {place}after {seconds:.3g} s"
 
 
-def _offline(
-    run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], clients: Sequence[int], count: int
-) -> dict[int, str]:
-    """Clients of a fleet of ``count`` that were offline whenever clients were drawn in this round, with when they come
-    back.
+def _unready(
+    run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], verdicts: Mapping[int, PlayedVerdict], count: int
+) -> dict[int, tuple[str, str]]:
+    """Clients of a fleet of ``count`` that were offline whenever clients were drawn in this round, or whose cap of the
+    day was spent, with the reason and when they come back.
 
-    The same function of the scenario that the run drew from; empty if its scenario or its trace can't be read any more.
+    The same functions of the scenario that the run drew from; empty if its scenario or a trace can't be read any more.
     """
-    if not clients or not record.unavailable:
+    if not verdicts or not record.unavailable:
         return {}
     import numpy as np
 
@@ -208,20 +209,32 @@ def _offline(
     sent = {f.dispatched_virtual_seconds for f in flights if f.dispatched_virtual_seconds >= started}
     try:
         scenario = load(run.path / "scenario.yaml")
-        available = Fleet.draw(scenario.fleet, count, scenario.seed).availability
+        fleet = Fleet.draw(scenario.fleet, count, scenario.seed)
     except (EdgeflError, OSError):
         return {}
-    numbers = np.array(sorted(clients), dtype=np.int64)
+    numbers, drawn = np.array(sorted(verdicts), dtype=np.int64), sorted(sent) or [started]
     away = np.ones(len(numbers), dtype=bool)
-    for at in sorted(sent) or [started]:
-        away &= ~available.available(numbers, at)
-    back = available.returns(numbers[away], ended)
-    return {
-        int(client): f"offline when clients were drawn, back at {at:,.0f} s of virtual time"
+    for at in drawn:
+        away &= ~fleet.availability.available(numbers, at)
+    back = fleet.availability.returns(numbers[away], ended)
+    found = {
+        int(client): ("offline", f"offline when clients were drawn, back at {at:,.0f} s of virtual time")
         if np.isfinite(at)
-        else "offline when clients were drawn, and for good"
+        else ("offline", "offline when clients were drawn, and for good")
         for client, at in zip(numbers[away], back, strict=True)
     }
+    if fleet.caps is not None and fleet.caps.names(DAY):
+        spent = fleet.caps.nothing_spent()
+        for flight in run.read(PlayedFlight):
+            if flight.ended_virtual_seconds <= drawn[-1]:
+                moved = flight.carried_download_bytes + flight.carried_upload_bytes
+                took = {"bytes": np.array([moved]), "joules": np.array([flight.energy_joules])}
+                fleet.caps.spend(spent, np.array([flight.client]), took, np.array([flight.ended_virtual_seconds]))
+        costs = {name: np.array([verdicts[c].costs[name] for c in numbers.tolist()]) for name in CAPPED}
+        for client in numbers[~fleet.caps.ready(spent, numbers, costs, drawn[-1]) & ~away].tolist():
+            at = fleet.caps.midnight(drawn[-1])
+            found[client] = "cap of the day", f"its next round takes more than is left, back at {at:,.0f} s"
+    return found
 
 
 def _story(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import inf
 
 from edgefl import units
-from edgefl.devices import Device, available_memory_bytes, show_runtime
+from edgefl.devices import Device, Link, available_memory_bytes, show_runtime
 from edgefl.devices.budgets import BUDGETS, budget_named, field_of
+from edgefl.devices.caps import CAPS
 from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import UnitError
 from edgefl.planning.eligibility import DEVICE, OWNER
@@ -25,13 +26,14 @@ class Allowance:
     limit: str = OWNER
 
 
-def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
+def allowances_of(scenario: Scenario, device: Device, link: Link, given: Mapping[str, object]) -> dict[str, Allowance]:
     """The tightest limit of each budget: the given one or else the scenario's, and the device's own memory.
 
     Those of BUDGETS come first, then the others that are given or that the scenario states.
 
     The device's memory counts as it does in a run: unless the scenario's ``within_device`` is false.  ``device`` has
-    the overhead of the scenario's runtime.  For a budget that clients draw from a range it is the lower end, of a
+    the overhead of the scenario's runtime.  A cap for a day or for all rounds limits each round, one of bytes if the
+    ``link`` is capped.  For a budget that clients draw from a range it is the lower end, of a
     mixture the least of its amounts.  Raises UnitError.
     """
     budgets, by_budget = scenario.fleet.budgets, dict[str, list[Allowance]]()
@@ -43,9 +45,11 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
         if (value := given.get(name)) is not None:
             limits.append(Allowance(_read(name, value), "as asked"))
             continue
-        for amount, part in amounts_of(option):
+        stated = [(field, option), *((cap, budgets.caps()[cap]) for cap in CAPS if CAPS[cap].budget == name)]
+        stated = [each for each in stated if each[0] == field or name != "bytes" or link.capped]
+        for place, amount, part, drawn in ((n, *each, limit) for n, limit in stated for each in amounts_of(limit)):
             whose = f" ({units.show_share(part) if isinstance(part, float) else part} of the clients)"
-            source = f"fleet.budgets.{field}{whose if isinstance(option, Mixture) else ''}"
+            source = f"fleet.budgets.{place}{whose if isinstance(drawn, Mixture) else ''}"
             if isinstance(amount, str):
                 share = share_of_device(amount)[0]
                 available = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)

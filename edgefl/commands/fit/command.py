@@ -118,7 +118,6 @@ def fit(
     fleet = whole.fleet
     target_device = with_runtime_and_pace(load_device(device), fleet.runtime, fleet.pace_seed(whole.seed))
     given = {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules, "power": power}
-    allowances = allowances_of(whole, target_device, given)
     for name, number, least in (("most", most, 1), ("answers", answers, 0)):
         if number < least:
             raise ScenarioError(f"{name} must be at least {least}, not {number}")
@@ -128,8 +127,10 @@ def fit(
         raise whole.error(("training", "by"), message)
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
+    over = load_link(link) if link else commonest_link(setup.fleet)
+    allowances = allowances_of(whole, target_device, over, given)
     question = FitQuestion(
-        whole, setup, predictor_of(whole), target_device, load_link(link) if link else commonest_link(setup.fleet),
+        whole, setup, predictor_of(whole), target_device, over,
         {name: each.allowed for name, each in allowances.items()}, allowances["memory"].limit == DEVICE,
         any_stage=any_stage, epochs=epochs, most=most, first=answers or None,
     )  # fmt: skip

@@ -267,6 +267,9 @@ class FleetClient(OfKind, Numbered):
 class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient, maybe=(AtHardest, BudgetedRound)):
     """Costs of a client that holds all frozen parameters, without jitter; one that the method leaves out has none."""
 
+    rounds_within: Annotated[Mapping[str, Rounds], Keys("CAP")] | Maybe = UNSET
+    """With caps in `fleet.budgets`: how many such rounds fit each that the client has, on a day or in all"""
+
     @property
     def is_left_out(self) -> bool:
         """Whether the method leaves the client out, which then costs nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
@@ -41,6 +42,16 @@ def _device_note(result: Profile) -> str:
     return "; device: the memory that the device has" if of_device else ""
 
 
+def _caps(rows: Sequence[ClientRow]) -> list[str]:
+    """The caps that one of these clients has."""
+    return list(dict.fromkeys(name for row in rows for name in row.rounds_within or ()))
+
+
+def _within(name: str, row: ClientRow) -> str:
+    """How many rounds fit this cap."""
+    return f"{row.rounds_within[name]:,}" if row.rounds_within and name in row.rounds_within else NOTHING
+
+
 def _summary(rows: Sequence[ClientRow]) -> str:
     """How many clients are eligible at their hardest stage, and what refuses the others."""
     if not rows:
@@ -67,6 +78,7 @@ def _print_kind(console: Console, kind: str, rows: Sequence[ClientRow]) -> None:
         "FLOP": cells_of(lambda row: units.show_flops(row.flops).removesuffix("FLOP")),
         "bytes": cells_of(lambda row: units.show_bytes(row.download_bytes + row.upload_bytes)),
         "time": cells_of(lambda row: units.show_seconds(row.virtual_seconds)),
+        **{f"rounds in\n{name.replace('_', ' ')}": cells_of(partial(_within, name)) for name in _caps(rows)},
         "verdict": [verdict(row) for row in rows],
     }
     all_out = all(row.is_left_out for row in rows)

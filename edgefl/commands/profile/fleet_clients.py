@@ -9,7 +9,7 @@ from edgefl.planning.eligibility import round_verdict
 from edgefl.planning.planner import Planner
 from edgefl.planning.workload import LEFT_OUT, at_hardest, hardest, stage_of_works, workload_of
 from edgefl.records.answer import Eligible, Turns
-from edgefl.records.record import UNSET
+from edgefl.records.record import UNSET, Maybe
 
 
 def client_rows(planner: Planner, stage: int | None, kind: str | None) -> list[ClientRow]:
@@ -27,7 +27,7 @@ def client_rows(planner: Planner, stage: int | None, kind: str | None) -> list[C
     priced = workload.prices.on(fleet.pairs, fleet.throttling)
     found = hardest(
         workload, priced, setup.client_group[clients], fleet.pair_index[clients],
-        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.job_budget_mask(clients),
+        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.cap_limits(clients),
         stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
@@ -49,6 +49,8 @@ def client_rows(planner: Planner, stage: int | None, kind: str | None) -> list[C
             out = Eligible(eligible=False, binding=None, reason="the method leaves this kind out")
             rows.append(ClientRow(**vars(who), **vars(turns), **vars(out)))
         else:
-            verdict = round_verdict(found.verdicts[index])
-            rows.append(ClientRow(**vars(who), **vars(costs[work]), **vars(verdict), **vars(turns)))
+            verdict = found.verdicts[index]
+            within: dict[str, int] | Maybe = UNSET if fleet.caps is None else fleet.caps.rounds(client, verdict.costs)
+            priced_row = {**vars(costs[work]), **vars(round_verdict(verdict)), **vars(turns)}
+            rows.append(ClientRow(**vars(who), **priced_row, rounds_within=within))
     return rows

@@ -154,17 +154,18 @@ class Merits(RoundTime):
     """The same: energy"""
 
 
-class EnergyTotal(Record):
-    """For how many rounds `fleet.budgets.energy_total` lasts, of the clients that ever fit."""
+class CapRounds(Record):
+    """For how many rounds a cap of `fleet.budgets` lasts, of the clients that ever fit and have it."""
 
     least_rounds: Rounds
-    """Rounds for which it lasts, if the client takes part in each: the least of them"""
+    """Rounds for which it lasts, if the client takes part in each: the least of them; of a daily cap on a day of the
+    hardest stage that the client fits"""
     median_rounds: Annotated[float, Unit("rounds")]
     """The same: the median"""
-    expected_rounds: Annotated[float, Unit("rounds")]
-    """Rounds in which such a client takes part, on average"""
-    lasting_share: Share
-    """Those of these clients whose total is enough for that"""
+    expected_rounds: Annotated[float, Unit("rounds")] | Maybe = UNSET
+    """Rounds in which such a client takes part, on average; of a cap for all rounds"""
+    lasting_share: Share | Maybe = UNSET
+    """Those of these clients whose cap is enough for that; of a cap for all rounds"""
 
 
 class TrainedCell(Record):
@@ -225,8 +226,8 @@ class CellCosts(Merits, MeanRound, Refusals, LostData):
     """The stage that fewest fit"""
     eligible_peak_memory_bytes: int | None
     """Highest peak of the eligible clients, likewise; `null` if there are none"""
-    energy_total: EnergyTotal | Maybe | None = UNSET
-    """With `fleet.budgets.energy_total`; `null` if no client ever fits"""
+    caps: Annotated[Mapping[str, CapRounds | None], Keys("CAP")] | Maybe = UNSET
+    """With caps in `fleet.budgets`, by their names; `null` if no client that has one ever fits"""
     stages: Sequence[StageGroup]
     """The same by stage"""
 

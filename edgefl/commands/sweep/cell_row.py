@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.sweep.answer import (
+    CapRounds,
     CellCosts,
-    EnergyTotal,
     KindGroup,
     Merits,
     SmallerDevice,
@@ -21,6 +21,7 @@ from edgefl.commands.sweep.answer import (
 )
 from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, free_memory_bytes, load_device, with_runtime
 from edgefl.devices.budgets import BUDGETS
+from edgefl.devices.caps import CAPS, DAY
 from edgefl.planning.coverage import DataCoverage, share
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import (
@@ -86,7 +87,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
         flops=_mean(workload.table["flops"], counts),
         energy_joules=_weighted_mean([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
         **vars(merits(workload, judged)),
-        energy_total=_energy_total(workload.setup, judged),
+        caps=_cap_rounds(workload, judged),
         stages=stages,
     )
 
@@ -122,36 +123,44 @@ def merits(workload: Workload, judged: Sequence[StageEligibility]) -> Merits:
     )
 
 
-def _energy_total(setup: Setup, judged: Sequence[StageEligibility]) -> EnergyTotal | Maybe | None:
-    """For how many rounds the clients' ``energy_total`` lasts; UNSET without such a budget, None if no client fits.
+def _cap_rounds(workload: Workload, judged: Sequence[StageEligibility]) -> dict[str, CapRounds | None] | Maybe:
+    """For how many rounds the clients' caps last; UNSET without any, None where no client with one fits.
 
     A client that is ever eligible takes part in each round that it fits, as long as enough is left.
-    ``expected_rounds`` are those that a draw gives it, on average; its total lasts if their joules are no more.
+    ``expected_rounds`` are those that a draw gives it, on average; its cap lasts if what they take is no more.
     """
-    total = setup.fleet.energy_total
-    if total is None:
+    setup, caps = workload.setup, workload.setup.fleet.caps
+    if caps is None:
         return UNSET
-    left, done = np.array(total, dtype=float), np.zeros(len(total))
-    drawn, needed = np.zeros(len(total)), np.zeros(len(total))
-    for turn in judged:
-        some = np.flatnonzero(turn.eligible)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a round without cost; no limit
-            rounds = np.fmin(np.floor(left[some] / turn.joules[some]), turn.stage.rounds)
-        done[some] += rounds
-        left[some] -= rounds * turn.joules[some]
-        for seats, eligible in _cohort(setup, turn):
-            expected = turn.stage.rounds * seats / int(eligible.sum())
-            drawn[eligible] += expected
-            needed[eligible] += expected * turn.joules[eligible]
+    costs = workload.prices.on(setup.fleet.pairs, setup.fleet.throttling).costs
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
-    if not ever.any():
-        return None
-    return EnergyTotal(
-        least_rounds=int(done[ever].min()),
-        median_rounds=float(np.median(done[ever])),
-        expected_rounds=float(drawn[ever].mean()),
-        lasting_share=float((needed[ever] <= total[ever]).mean()),
-    )
+    found: dict[str, CapRounds | None] = {}
+    for name, whole in caps.amounts.items():
+        mine, daily = ever & np.isfinite(whole), CAPS[name].lasts == DAY
+        left, done = np.array(whole, dtype=float), np.full(len(whole), inf if daily else 0.0)
+        drawn, needed = np.zeros(len(whole)), np.zeros(len(whole))
+        for turn in judged:
+            taken = np.where(turn.eligible, costs[CAPS[name].budget][setup.fleet.pair_index, turn.work], 0.0)
+            some = np.flatnonzero(turn.eligible)
+            with np.errstate(divide="ignore", invalid="ignore"):  # a round without cost; no limit
+                fitting = np.floor(left[some] / taken[some])
+            if daily:
+                done[some] = np.fmin(done[some], fitting)
+                continue
+            rounds = np.fmin(fitting, turn.stage.rounds)
+            done[some] += rounds
+            left[some] -= rounds * taken[some]
+            for seats, eligible in _cohort(setup, turn):
+                expected = turn.stage.rounds * seats / int(eligible.sum())
+                drawn[eligible] += expected
+                needed[eligible] += expected * taken[eligible]
+        found[name] = None if not mine.any() else CapRounds(
+            least_rounds=int(done[mine].min()),
+            median_rounds=float(np.median(done[mine])),
+            expected_rounds=UNSET if daily else float(drawn[mine].mean()),
+            lasting_share=UNSET if daily else float((needed[mine] <= whole[mine]).mean()),
+        )  # fmt: skip
+    return found
 
 
 def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]]:

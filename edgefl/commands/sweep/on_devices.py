@@ -174,7 +174,7 @@ def _rows(
         return []
     priced = workload.prices.on([(device, over) for device in library], setup.fleet.throttling)
     # owners' memory is drawn for each device, since it may be a share of the device's
-    budgets, of_job = setup.budgets(members), setup.job_budget_mask(members)
+    budgets, of_caps = setup.budgets(members), setup.cap_limits(members)
     everywhere = np.zeros(len(setup.client_group), np.uint8)
     trained = stage_of_works(workload)
     rows = []
@@ -182,13 +182,14 @@ def _rows(
         drawn, of_device = draw_budgets(granted, (device,), everywhere, setup.seed)
         memory = drawn["memory"][members]
         allowed = budgets | {"memory": memory}
-        flags = of_device[members], of_job
-        alike = all((values == values[0]).all() for values in (*allowed.values(), *flags))
+        mine = of_device[members]
+        alike = all((values == values[0]).all() for values in (*allowed.values(), mine, *of_caps.values()))
         owners = slice(1) if alike else slice(None)
         count = 1 if alike else len(members)
         found = hardest(
             workload, priced, np.full(count, group), np.full(count, index),
-            {name: values[owners] for name, values in allowed.items()}, *(flag[owners] for flag in flags), stage=stage,
+            {name: values[owners] for name, values in allowed.items()}, mine[owners],
+            {name: of[owners] for name, of in of_caps.items()}, stage=stage,
         )  # fmt: skip
         worst = int(np.argmin(found.verdicts.nearness))
         work, verdict = int(found.work[worst]), found.verdicts[worst]

@@ -78,7 +78,7 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
             _print_ratios(console, rows)
     print_bounds(console, result.at_most, result.seconds_within)
     if full and rows:
-        _print_energy_total(console, rows)
+        _print_caps(console, rows)
         _print_excluded(console, rows)
     if any(row.metrics for row in rows):
         _print_metrics(console, rows)
@@ -237,26 +237,25 @@ def _print_refused(console: Console, rows: Sequence[CellRow]) -> None:
     print_section(console, f"{count} can't be run", table)
 
 
-def _print_energy_total(console: Console, rows: Sequence[CellRow]) -> None:
-    """Print for how many rounds the clients' energy lasts, where they have a budget for all rounds."""
-    if not any(row.energy_total for row in rows):
+def _print_caps(console: Console, rows: Sequence[CellRow]) -> None:
+    """Print for how many rounds the clients' caps last, where they have some."""
+    if not any(row.caps for row in rows):
         return
-    table = new_table("", "rounds", "least", "median", "drawn", "lasts for")
+    table = new_table("", "cap", "rounds", "least", "median", "drawn", "lasts for", left=(0, 1))
     _keep_labels(table, rows)
     for row in rows:
-        lasts = row.energy_total
-        shown = [NOTHING] * 4
-        if lasts:
-            shown = [
-                str(lasts.least_rounds), f"{lasts.median_rounds:g}", f"{lasts.expected_rounds:.1f}",
-                percent(lasts.lasting_share),
-            ]  # fmt: skip
-        table.add_row(_label(row), str(row.rounds), *shown)
+        for name, lasts in (row.caps or {}).items():
+            shown = [NOTHING] * 4
+            if lasts is not None:
+                shown = [str(lasts.least_rounds), f"{lasts.median_rounds:g}", NOTHING, NOTHING]
+                if lasts.expected_rounds is not UNSET and lasts.lasting_share is not UNSET:
+                    shown[2:] = f"{lasts.expected_rounds:.1f}", percent(lasts.lasting_share)
+            table.add_row(_label(row), name.replace("_", " "), str(row.rounds), *shown)
     print_section(
-        console, "Energy for all rounds", table,
-        "Least, median: rounds for which the total of a client that ever fits lasts, if it takes part in each.  Drawn: "
-        "rounds in which it is expected to.  Lasts for: clients whose total is enough for these.  The other tables "
-        "compare the whole total with each round alone.",
+        console, "Rounds within the caps", table,
+        "Least, median: rounds for which the cap of a client that ever fits lasts, if it takes part in each.  Drawn: "
+        "rounds in which it is expected to.  Lasts for: clients whose cap is enough for these.  The other tables "
+        "compare the whole cap with each round alone.",
     )  # fmt: skip
 
 

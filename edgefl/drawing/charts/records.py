@@ -35,6 +35,7 @@ class ShownFlight(FlightCourse, FlightFacts):
 class ShownVerdict(VerdictFacts):
     """What figures show of a verdict."""
 
+    bytes_limit: str | Maybe | None = UNSET
     joules_limit: str | Maybe | None = UNSET
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
 

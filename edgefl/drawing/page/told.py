@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl import registry, units
 from edgefl.devices.budgets import BUDGETS, Budget, budget_named, field_of
+from edgefl.devices.caps import CAPS
 from edgefl.drawing.charts import Records
 from edgefl.records.carbon import carbon_words
 from edgefl.records.relays import relay_words
@@ -50,7 +51,7 @@ def scenario_lines(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tu
 
 def _budgets(budgets: Mapping[str, object]) -> str:
     known = {name: name for name in registry.names("budget")}
-    known |= {field_of(name): name for name in BUDGETS} | {"energy_total": "joules"}
+    known |= {field_of(name): name for name in BUDGETS} | {name: cap.budget for name, cap in CAPS.items()}
     limits = {
         field.replace("_", " "): _limit(value, budget_named(known[field]) if field in known else None)
         for field, value in budgets.items()

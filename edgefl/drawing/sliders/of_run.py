@@ -124,7 +124,8 @@ def _part(run: Run, records: Records) -> RunSliders | None:
     if not clients or clients != list(range(sum(records.rounds[0].clients.values()))):
         return None
     every = [v for judged in stages.values() for v in judged.values()]
-    if any(v.clients > 1 or v.joules_limit is not UNSET for v in every) or len(every) < len(stages) * len(clients):
+    capped = any((v.bytes_limit, v.joules_limit) != (UNSET, UNSET) for v in every)
+    if capped or any(v.clients > 1 for v in every) or len(every) < len(stages) * len(clients):
         return None
     first = next(iter(stages.values()))
     allowed = {name: _client_budgets(stages, name, len(clients)) for name in first[0].costs}
@@ -194,7 +195,7 @@ class _Made:
         judged = next(iter(stages.values()))
         self.clients = [judged[client] for client in range(len(judged))]
         self.kinds = [kind for kind in records.kinds if any(v.kind == kind for v in self.clients)]
-        self.named_links = [NamedLink(name=link.name, title=link.title) for link in links]
+        self.named_links = [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]
         self.device_names, self.links = [each.name for each in self.devices], [each.name for each in links]
         costs = [[tuple(judged[i].costs[name] for name in allowed) for judged in stages.values()]
                  for i in range(len(self.clients))]  # fmt: skip
@@ -238,7 +239,7 @@ class _Made:
             link=indices(self.links, [v.link for v in self.clients]),
             samples=self.columns.add(np.array([int(v.samples) for v in self.clients])),
             granted={name: self.columns.add(np.array(self._owner_budgets(name))) for name in self.allowed},
-            energy_total=None, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),
+            caps={}, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),
             classes=None,
         )  # fmt: skip
 

@@ -87,6 +87,8 @@ class NamedLink(Record):
     """The link's name in the library, or its file"""
     title: str
     """The title of its profile"""
+    capped: bool
+    """Whether caps of bytes count what crosses it"""
 
 
 class HeldClasses(Record):
@@ -129,8 +131,8 @@ class SliderFleet(Record):
     """Private samples of a client, `[rows]`"""
     granted: Annotated[Mapping[str, Place], Keys("BUDGET")]
     """What owners grant in a round, infinite without limit, `[rows]`; all budgets that are judged, in their order"""
-    energy_total: Place | None
-    """Joules for all rounds together, `[rows]`; `null` if nobody limits them"""
+    caps: Annotated[Mapping[str, Place], Keys("CAP")]
+    """What owners grant on a day or for all rounds together, infinite without limit, `[rows]`; those that are stated"""
     within_device: bool
     """Whether a memory budget is at most what the device has"""
     classes: HeldClasses | None

@@ -20,9 +20,12 @@ const edgeflSliders = (() => {
       { ...of(seconds, "Deadline of a round"), name: "deadline" },
     ];
     const more = [seconds, joules, ...Object.values(others)].map((budget) => of(budget, `${capital(budget.noun)} of a round`));
-    if (record.fleets.some((fleet) => fleet.energy_total !== null)) {
-      const rounds = Math.max(...record.cells.flatMap(({ priced }) => (priced ? priced.turns.map((turn) => turn.rounds) : [1])));
-      more.push({ ...of(joules, "Energy of all rounds"), name: "energy_total", high: joules.most * 2 * rounds });
+    const rounds = Math.max(...record.cells.flatMap(({ priced }) => (priced ? priced.turns.map((turn) => turn.rounds) : [1])));
+    for (const [name, [budget, lasts]] of Object.entries(edgeflVerdicts.CAPS)) {
+      if (record.fleets.some((fleet) => name in fleet.caps)) {
+        const title = `${capital(named[budget].noun)} ${lasts === "day" ? "of a day" : "of all rounds"}`;
+        more.push({ ...of(named[budget], title, name), high: named[budget].most * 2 * rounds });
+      }
     }
     return [main, more.filter((limit) => limit.high > 0)];
   }
@@ -106,12 +109,13 @@ const edgeflSliders = (() => {
       return least === Infinity ? "" : least === most ? show(least, unit) : `${show(least, unit)} to ${show(most, unit)}`;
     };
     const granted = (values, unit) => (range(values, unit) ? `owners grant ${range(values, unit)}` : "owners set no limit");
+    const named = Object.fromEntries(ex.record.budgets.map((budget) => [budget.name, budget]));
     for (const budget of ex.record.budgets) {
       if (cell.fleet.granted[budget.name]) words[budget.name] = granted(cell.fleet.granted[budget.name], budget.unit);
     }
     const { within_device: within, devices } = cell.fleet.given;
     if (within) words.memory += `; devices have ${range(devices.map((device) => device.available_memory_bytes), "B")}`;
-    if (cell.fleet.energyTotal) words.energy_total = granted(cell.fleet.energyTotal, "J");
+    for (const [name, amounts] of Object.entries(cell.fleet.caps)) words[name] = granted(amounts, named[edgeflVerdicts.CAPS[name][0]].unit);
     return words;
   }
 

@@ -5,7 +5,7 @@
 const edgeflState = (() => {
   // What is looked at: the stage, the axes of the picture, the kind; "" is what the page itself takes.
   const LOOKS = { stage: "show.stage", across: "show.across", up: "show.up", kind: "show.kind" };
-  const OTHERS = ["share", "deadline", "energy_total"];
+  const OTHERS = ["share", "deadline", ...Object.keys(edgeflVerdicts.CAPS)];
 
   const first = (record) => ({ cell: record.start, set: {}, look: { stage: "", across: "", up: "", kind: "" } });
 

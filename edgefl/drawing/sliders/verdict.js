@@ -6,11 +6,15 @@
 //
 // A state is {cell, set}: the index of a cell, and what is set in place of what owners grant, by name:
 //   a budget's name: its amount for every client, Infinity for no limit;  "share": memory as a share of the device's RAM,
-//   which goes before "memory";  "deadline": seconds, Infinity for none;  "energy_total": joules, Infinity for no limit.
+//   which goes before "memory";  "deadline": seconds, Infinity for none;  a cap's name ("energy_total"): its amount.
 // What isn't in `set` is as the scenario has it.
 "use strict";
 
 const edgeflVerdicts = (() => {
+  // The caps by name: the budget of a round that each adds up, and what it is for.
+  const CAPS = {
+    bytes_per_day: ["bytes", "day"], energy_per_day: ["joules", "day"], bytes_total: ["bytes", "job"], energy_total: ["joules", "job"],
+  };
   const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 
   function decoded(column) {
@@ -83,7 +87,7 @@ const edgeflVerdicts = (() => {
     }
 
     // A fleet with its columns as typed arrays [rows]: counts, kind, device, link, samples, granted {budget: [rows]},
-    // energyTotal (null if there is none), names of its budgets, and held (bytes of classes, null for declared data).
+    // caps {name: [rows]}, names of its budgets, and held (bytes of classes, null for declared data).
     fleet(index) {
       if (!this._fleets.has(index)) {
         const given = this.record.fleets[index];
@@ -92,7 +96,7 @@ const edgeflVerdicts = (() => {
           given, granted, names: Object.keys(given.granted), rows: given.rows,
           counts: this.column(given.counts), kind: this.column(given.kind), device: this.column(given.device),
           link: this.column(given.link), samples: this.column(given.samples),
-          energyTotal: given.energy_total === null ? null : this.column(given.energy_total),
+          caps: Object.fromEntries(Object.entries(given.caps).map(([name, at]) => [name, this.column(at)])),
           held: given.classes === null ? null : this.column(given.classes.held),
         });
       }
@@ -138,11 +142,12 @@ const edgeflVerdicts = (() => {
       return total;
     }
 
-    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], ofJob: [rows], deadline}.
+    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], deadline, and what budgets
+    // with caps are for: ofCap: {budget: [rows]}}.
     allowed(state) {
       const cell = this.cell(state.cell), fleet = cell.fleet, set = state.set, rows = fleet.rows;
       const whole = Object.fromEntries(this.record.budgets.map((budget) => [budget.name, budget.whole]));
-      const allowed = {}, ofDevice = new Uint8Array(rows), ofJob = new Uint8Array(rows);
+      const allowed = {}, ofDevice = new Uint8Array(rows), ofCap = { bytes: [], joules: [] };
       for (const name of fleet.names) {
         allowed[name] = name in set
           ? new Float64Array(rows).fill(whole[name] ? Math.floor(set[name]) : set[name])
@@ -159,15 +164,17 @@ const edgeflVerdicts = (() => {
           if (memory[i] > available) [memory[i], ofDevice[i]] = [available, 1];
         }
       }
-      if ("energy_total" in set || fleet.energyTotal !== null) {
+      for (const [name, [budget, lasts]] of Object.entries(CAPS)) {
+        if (!(name in set) && !(name in fleet.caps)) continue;
         for (let i = 0; i < rows; i++) {
-          const total = "energy_total" in set ? set.energy_total : fleet.energyTotal[i];
-          if (total < allowed.joules[i]) [allowed.joules[i], ofJob[i]] = [total, 1];
+          const counts = budget !== "bytes" || fleet.given.links[fleet.link[i]].capped;
+          const cap = !counts ? Infinity : name in set ? set[name] : fleet.caps[name][i];
+          if (cap < allowed[budget][i]) [allowed[budget][i], ofCap[budget][i]] = [cap, lasts];
         }
       }
       const deadline = "deadline" in set ? set.deadline : cell.given.deadline ?? Infinity;
       for (let i = 0; i < rows; i++) if (deadline < allowed.seconds[i]) allowed.seconds[i] = deadline;
-      return { allowed, ofDevice, ofJob, deadline };
+      return { allowed, ofDevice, ofCap, deadline };
     }
 
     // The verdicts of a state; null for a cell that is refused.  Each of `turns` has [rows]: offer (index into the
@@ -176,7 +183,7 @@ const edgeflVerdicts = (() => {
     judge(state) {
       const cell = this.cell(state.cell);
       if (cell === null) return null;
-      const { allowed, ofDevice, ofJob, deadline } = this.allowed(state);
+      const { allowed, ofDevice, ofCap, deadline } = this.allowed(state);
       const names = cell.fleet.names, limits = names.map((name) => allowed[name]);
       const turns = cell.turns.map(({ stage, rounds, offers: places }) => {
         const offers = places.map((index) => cell.offers[index]);
@@ -190,7 +197,7 @@ const edgeflVerdicts = (() => {
         if (last && last.stage === turn.stage) last.turns.push(turn);
         else stages.push({ stage: turn.stage, turns: [turn] });
       }
-      const judged = { state, cell, names, allowed, ofDevice, ofJob, deadline, turns, ever };
+      const judged = { state, cell, names, allowed, ofDevice, ofCap, deadline, turns, ever };
       judged.stages = stages.map((stage) => this._stage(judged, stage));
       const harder = (a, b) => a.eligible - b.eligible || b.peak_memory_bytes - a.peak_memory_bytes;
       judged.hardest = judged.stages.reduce((least, stage) => (harder(stage, least) < 0 ? stage : least));
@@ -302,7 +309,7 @@ const edgeflVerdicts = (() => {
     }
 
     // One client's round in a turn: costs, budgets and margins by name (Infinity where unlimited), what it binds, whose
-    // word its memory is, what its joules are for, and its seconds of download, computing and upload (null where all
+    // word its memory is, what its bytes and joules are for, and its seconds of download, computing and upload (null where all
     // clients take equally long); null if the method leaves it out.
     client(judged, row, turnIndex) {
       const turn = judged.turns[turnIndex], { cell, names } = judged;
@@ -321,7 +328,7 @@ const edgeflVerdicts = (() => {
         eligible: Boolean(turn.eligible[row]), binding: turn.binding[row] < 0 ? null : names[turn.binding[row]],
         costs, budgets, margins, near: turn.near[row], stage: offer.stage,
         memory_limit: budgets.memory === Infinity ? null : judged.ofDevice[row] ? "device" : "owner",
-        joules_limit: budgets.joules === Infinity ? null : judged.ofJob[row] ? "job" : "round",
+        limits: Object.fromEntries(Object.entries(judged.ofCap).map(([name, of]) => [name, budgets[name] === Infinity ? null : of[row] ?? "round"])),
       };
     }
 
@@ -334,8 +341,7 @@ const edgeflVerdicts = (() => {
         if (name === "memory" && "share" in set) return [];
         if (name === "share") return [`fleet.budgets.memory=${value} of device`];
         if (name === "deadline") return [`round.deadline=${value === Infinity ? "null" : `${value} s`}`];
-        if (name === "energy_total") return [`fleet.budgets.energy_total=${value === Infinity ? "unlimited" : `${value} J`}`];
-        const { path, unit } = paths[name];
+        const { path, unit } = name in CAPS ? { path: `fleet.budgets.${name}`, unit: paths[CAPS[name][0]].unit } : paths[name];
         return [`${path}=${value === Infinity ? "unlimited" : `${value} ${unit}`.trim()}`];
       });
       const moved = new Set(limits.map((change) => change.split("=", 1)[0]));  // what is set goes before a choice of it
@@ -357,5 +363,5 @@ const edgeflVerdicts = (() => {
     }
   }
 
-  return { Explorer, gate, choose };
+  return { Explorer, gate, choose, CAPS };
 })();

@@ -560,7 +560,10 @@ def test_gravest_last() -> None:
 
 
 def allowed(texts: dict[str, Any], given: Mapping[str, object] | None = None, **sections: Any) -> dict[str, float]:
-    return {n: each.allowed for n, each in allowances_of(load(texts | sections), load_device(PI), given or {}).items()}
+    return {
+        n: each.allowed
+        for n, each in allowances_of(load(texts | sections), load_device(PI), load_link("lte"), given or {}).items()
+    }
 
 
 def test_the_tightest_of_what_is_said(texts: dict[str, Any]) -> None:

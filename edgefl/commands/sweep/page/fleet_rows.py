@@ -37,7 +37,7 @@ def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> Slider
         link=columns.add(fleet.link_index),
         samples=columns.add(np.asarray(clients.client_samples)),
         granted={name: columns.add(granted[name]) for name in fleet.budget_names},
-        energy_total=None if fleet.energy_total is None else columns.add(fleet.energy_total),
+        caps={name: columns.add(cap) for name, cap in (fleet.caps.amounts if fleet.caps else {}).items()},
         within_device=budgets.within_device,
         classes=held,
     )
@@ -59,4 +59,4 @@ def named_devices(devices: Sequence[Device]) -> list[NamedDevice]:
 
 def named_links(links: Sequence[Link]) -> list[NamedLink]:
     """Links by name."""
-    return [NamedLink(name=link.name, title=link.title) for link in links]
+    return [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgefl.arrays import AnyArray, Floats, Integers
+from edgefl.devices.caps import CAPS
 from edgefl.drawing.sliders.page_columns import PageColumns, numbers
 from edgefl.drawing.sliders.page_data import PackedColumn, Place, SliderCell, SliderFleet
 from edgefl.records.record import to_data
@@ -78,9 +79,7 @@ class _FleetRows:
             row = _together(row, self._column(place))
         if fleet.classes is not None:
             row = _together(row, np.unique(self._held_classes, axis=0, return_inverse=True)[1].ravel())
-        granted = list(fleet.granted.items())
-        if fleet.energy_total is not None:
-            granted.append(("joules", fleet.energy_total))
+        granted = [*fleet.granted.items(), *((CAPS[name].budget, place) for name, place in fleet.caps.items())]
         for name, place in granted:
             if (amounts := self._column(place)).min() < amounts.max():
                 row = _together(row, self._steps(name, amounts, [each for each in needed if each.spot in spots]))
@@ -111,7 +110,7 @@ class _FleetRows:
             link=self.alike(given.link, columns),
             samples=self.alike(given.samples, columns),
             granted={name: self._least(place, columns) for name, place in given.granted.items()},
-            energy_total=None if given.energy_total is None else self._least(given.energy_total, columns),
+            caps={name: self._least(place, columns) for name, place in given.caps.items()},
             classes=given.classes and replace(given.classes, held=columns.add(self._held_classes[self.first])),
         )
 
