@@ -26,7 +26,7 @@ from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, DeviceVariant, Setting
 from edgefl.methods.state import ServerState
-from edgefl.models import peft_folder, quantised
+from edgefl.models import adapters, peft_folder, quantised
 from edgefl.models.word_vectors import load_vectors
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Update, Work
@@ -149,15 +149,20 @@ class Method:
             for tower, source in kind.vectors.items():
                 if tower in described["towers"]:
                     load_vectors(module.get_submodule(f"{tower}.embedding"), source, self.setting.token_ids)
+            read: set[str] = set()
             for tower, source in kind.adapter_weights.items():
                 for name in peft_folder.load(module, described, tower, source):
                     common.pop(name, None)  # pre-trained
+                    read.add(name)
             own: dict[str, Tensor] = {}
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())
                 if shared.dtype != value.dtype:  # pre-trained in float32
                     shared = common[name] = shared.to(value.dtype)
                 own[name] = shared if shared.shape == value.shape else value.detach()
+            if adapter := kind.model.get("adapter"):
+                follow = adapters.first_values(module, own, adapter)
+                own |= {name: value for name, value in follow.items() if name not in read}
             if kind.model.get("quantize"):
                 module.load_state_dict(own, strict=False, assign=True)
                 quantised.quantise(module, kind.model)

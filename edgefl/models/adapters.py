@@ -1,7 +1,9 @@
 """Adapters, such as LoRA with its casts: a few parameters that train in place of a model's own, which stay as they are.
 
 LoRA (Hu et al. 2022, arXiv 2106.09685): ``W x + alpha / rank B A x``, with A [rank, in] random and B [out, rank] zero
-at the start, so that the adapted model begins as the model itself.  BitFit (Ben Zaken et al. 2022): biases alone train.
+at the start, so that the adapted model begins as the model itself.  DoRA (Liu et al. 2024, arXiv 2402.09353): a trained
+length for each row of ``W + alpha / rank B A``, the row's own at the start.  BitFit (Ben Zaken et al. 2022): biases
+alone train.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""
 FACTORS = ("lora_a", "lora_b")
 """Names of a layer's factors A and B beside its weight."""
+MAGNITUDE = "lora_m"
+"""The name of DoRA's lengths of a layer's rows beside them: [out]."""
 
 
 class _Named(Fields):
@@ -90,6 +94,16 @@ class Adapter:
         """Raise MethodError where it doesn't fit these models without an adapter, by kind."""
 
     @classmethod
+    def first_values(
+        cls, module: nn.Module, tensors: Mapping[str, Tensor], adapter: AdapterDescription
+    ) -> dict[str, Tensor]:
+        """First values of its own parameters that follow from the model's first ``tensors``, by name; by default none.
+
+        They are asked for after pre-trained weights are read.
+        """
+        return {}
+
+    @classmethod
     def merge(cls, module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor] | None:
         """Parameters and buffers of the model without the adapter that computes the same; None if there is none."""
         return None
@@ -143,6 +157,11 @@ def check_trains(kind: str, module: nn.Module, adapter: AdapterDescription) -> N
         raise MethodError(f"{adapter['name']} finds nothing to train in the model of {kind} clients")
 
 
+def first_values(module: nn.Module, tensors: Mapping[str, Tensor], adapter: AdapterDescription) -> dict[str, Tensor]:
+    """First values of an adapter's own parameters that follow from the model's first ``tensors``, by name."""
+    return _kind(adapter["name"]).first_values(module, tensors, adapter)
+
+
 def without(description: ModelDescription) -> ModelDescription:
     """The description of the same model without its adapter, and so with no layer quantised."""
     left_out = ("adapter", "quantize")
@@ -173,8 +192,8 @@ class _Layers(_Named):
 
     @model_validator(mode="after")
     def _lora_alone(self) -> Self:
-        if self.weights is not None and self.name != "lora":
-            raise ValueError(f"weights are factors of LoRA, not of {self.name}: set name: lora")
+        if self.weights is not None and self.name not in ("lora", "dora"):
+            raise ValueError(f"weights are factors of LoRA or DoRA, not of {self.name}: set name: lora or dora")
         return self
 
 
@@ -248,7 +267,16 @@ class Lora(Adapter):
             layer.register_parameter("lora_a", first)
             zeros = torch.zeros(outputs, adapter["rank"], dtype=like.dtype, device=like.device)
             layer.register_parameter("lora_b", nn.Parameter(zeros))
-            layer.register_forward_hook(partial(_add, scale(adapter)))
+            layer.register_forward_hook(partial(cls.moved_output, scale(adapter)))
+
+    @classmethod
+    def moved_output(cls, scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """A layer's output with what the factors give added to it."""
+        first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
+        # as PEFT: the input is cast to the factors' dtype, under autocast too, which casts it back while both are held
+        given = inputs[0].to(first.dtype)
+        change = F.linear(F.linear(given, first), second) * scale
+        return (output + change).to(output.dtype)
 
     @classmethod
     def check(cls, modules: Mapping[str, nn.Module], adapter: AdapterDescription) -> None:
@@ -267,13 +295,72 @@ class Lora(Adapter):
     def merge(cls, module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor]:
         """The weights with the factors' product added to them."""
         state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-        factor = scale(adapter)
         for name, layer in chosen_layers(module, adapter["parts"]):
-            first, second = (state.pop(f"{name}.{factor}") for factor in FACTORS)
-            change, weight = factor * second @ first, state[f"{name}.weight"]
-            moved = weight + (change if isinstance(layer, nn.Linear) else change.T)
-            state[f"{name}.weight"] = moved.to(weight.dtype)
+            own = {part: state.pop(f"{name}.{part}") for part in (*FACTORS, MAGNITUDE) if f"{name}.{part}" in state}
+            weight = state[f"{name}.weight"]
+            rows = weight if isinstance(layer, nn.Linear) else weight.T
+            moved = cls.moved_rows(rows, own, scale(adapter))
+            state[f"{name}.weight"] = (moved if isinstance(layer, nn.Linear) else moved.T).to(weight.dtype)
         return state
+
+    @classmethod
+    def moved_rows(cls, rows: Tensor, own: Mapping[str, Tensor], scale: float) -> Tensor:
+        """A layer's weight [out, in] with what its ``own`` parameters, by their last names, make of it."""
+        return rows + scale * own["lora_b"] @ own["lora_a"]
+
+
+class Dora(Lora):
+    """Low-rank factors train next to linear layers, and the length of each row of their sum with the weight.
+
+    As PEFT computes it: the rows' lengths before scaling are constants of the backward pass (section 4.3).
+    """
+
+    paper = "Liu et al. 2024"
+
+    @classmethod
+    def trains(cls, adapter: AdapterDescription, name: str) -> bool:
+        """Whether it is a factor or a row's length."""
+        return name.rpartition(".")[2] in (*FACTORS, MAGNITUDE)
+
+    @classmethod
+    def attach(cls, module: nn.Module, adapter: AdapterDescription) -> None:
+        """Give the layers of a model factors, and the lengths of their rows."""
+        super().attach(module, adapter)
+        for _, layer in chosen_layers(module, adapter["parts"]):
+            layer.register_parameter(MAGNITUDE, nn.Parameter(torch.linalg.norm(_rows(layer).detach(), dim=1)))
+
+    @classmethod
+    def first_values(
+        cls, module: nn.Module, tensors: Mapping[str, Tensor], adapter: AdapterDescription
+    ) -> dict[str, Tensor]:
+        """The rows' own lengths, with the factors' product."""
+        found = {}
+        for name, layer in chosen_layers(module, adapter["parts"]):
+            weight, *own = (tensors[f"{name}.{part}"] for part in ("weight", *FACTORS, MAGNITUDE))
+            rows = (weight if isinstance(layer, nn.Linear) else weight.T).to(own[0].dtype)
+            moved = super().moved_rows(rows, dict(zip(FACTORS, own, strict=False)), scale(adapter))
+            found[f"{name}.{MAGNITUDE}"] = torch.linalg.norm(moved, dim=1).to(own[-1].dtype)
+        return found
+
+    @classmethod
+    def moved_output(cls, scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Each of a layer's outputs in its row's trained length."""
+        # step by step as PEFT, which has the product from the factors' own passes, so that peak and FLOPs are its
+        first, second, magnitude = (cast(Tensor, getattr(layer, name)) for name in (*FACTORS, MAGNITUDE))
+        given = inputs[0].to(first.dtype)
+        # nothing holds the ones, of which autocast saves a copy
+        product = F.linear(F.linear(torch.eye(first.shape[1], dtype=first.dtype, device=first.device), first), second).T
+        length = torch.linalg.norm(_rows(layer).to(given.dtype) + scale * product.detach(), dim=1).detach()
+        factor = (magnitude / length).view(1, -1)
+        change = F.linear(F.linear(given, first), second)
+        base = output if layer.bias is None else output - cast(Tensor, layer.bias)
+        return (output + ((factor - 1) * base + factor * change * scale)).to(output.dtype)
+
+    @classmethod
+    def moved_rows(cls, rows: Tensor, own: Mapping[str, Tensor], scale: float) -> Tensor:
+        """Each row of weight and product in its trained length."""
+        moved = super().moved_rows(rows.to(own["lora_a"].dtype), own, scale)
+        return (own[MAGNITUDE] / torch.linalg.norm(moved, dim=1))[:, None] * moved
 
 
 def scale(adapter: AdapterDescription) -> float:
@@ -281,12 +368,10 @@ def scale(adapter: AdapterDescription) -> float:
     return float(adapter["scale"])
 
 
-def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
-    # as PEFT: the input is cast to the factors' dtype, under autocast too, which casts it back while both are held
-    given = inputs[0].to(first.dtype)
-    change = F.linear(F.linear(given, first), second) * scale
-    return (output + change).to(output.dtype)
+def _rows(layer: nn.Module) -> Tensor:
+    """A linear layer's weight [out, in]."""
+    weight = cast(Tensor, layer.weight)
+    return weight if isinstance(layer, nn.Linear) else weight.T
 
 
 def chosen_layers(module: nn.Module, parts: Sequence[str]) -> list[tuple[str, nn.Module]]:

@@ -30,8 +30,11 @@ METADATA = {"format": "pt"}
 """What a file says of itself."""
 BEFORE = "base_model.model."
 """What PEFT's names begin with."""
-ENDS = dict(zip(adapters.FACTORS, (".lora_A.weight", ".lora_B.weight"), strict=True))
-"""The ends of its names of a layer's factors."""
+ENDS = {**dict(zip(adapters.FACTORS, (".lora_A.weight", ".lora_B.weight"), strict=True)),
+        adapters.MAGNITUDE: ".lora_magnitude_vector"}  # fmt: skip
+"""The ends of its names of a layer's factors, and of DoRA's lengths."""
+KINDS = ("lora", "dora")
+"""Adapters that a folder of PEFT holds."""
 
 
 def write_model(model: Model, modality: str, folder: Path) -> None:
@@ -55,13 +58,13 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
     """
     model = quantised.restored_model(model)
     adapter, tower = model.description.get("adapter"), _tower(model, modality)
-    if adapter is None or adapter["name"] != "lora":
+    if adapter is None or adapter["name"] not in KINDS:
         name = adapter["name"] if adapter else "none"
         raise MethodError(f"PEFT's files hold LoRA's factors, and the run has adapter: {name}; --to transformers fits")
     whole, names = _whole(model, modality), _names(model, modality, tower)
     state, layers = model.state_dict(), _layers(model, adapter, names)
     saved = _trained_whole(whole, {own for name, own in names.items() if _trains(adapter, name)}, layers)
-    tensors = {theirs: state[own] for theirs, own in _factors(layers)}
+    tensors = {theirs: state[own] for theirs, own in _factors(layers, state)}
     for layer in saved:
         for name, value in whole.get_submodule(layer).state_dict().items():
             tensors[f"{BEFORE}{layer}.{name}"] = value.to(dtype_of(adapter)) if value.is_floating_point() else value
@@ -80,6 +83,7 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
         "r": adapter["rank"],
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
         "lora_dropout": 0.0,
+        "use_dora": adapter["name"] == "dora",
         "target_modules": _targets(whole, layers),
         "modules_to_save": saved or None,
         "fan_in_fan_out": any(type(whole.get_submodule(layer)).__name__ == "Conv1D" for layer in layers),
@@ -98,7 +102,7 @@ def adapter_bytes(model: Model, modality: str) -> int:
     model = quantised.restored_model(model)
     state, names = model.state_dict(), _names(model, modality, _tower(model, modality))
     layers = _layers(model, model.description["adapter"], names)
-    zeros = {theirs: torch.zeros(state[own].shape, dtype=state[own].dtype) for theirs, own in _factors(layers)}
+    zeros = {theirs: torch.zeros(state[own].shape, dtype=state[own].dtype) for theirs, own in _factors(layers, state)}
     return len(save(zeros, METADATA))
 
 
@@ -111,11 +115,12 @@ def _layers(model: nn.Module, adapter: AdapterDescription, names: Mapping[str, s
     }
 
 
-def _factors(layers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """PEFT's name of each factor, and the model's."""
+def _factors(layers: Mapping[str, str], state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """PEFT's name of each factor and each layer's lengths, and the model's."""
     for layer, name in layers.items():
         for factor, end in ENDS.items():
-            yield f"{BEFORE}{layer}{end}", f"{name}.{factor}"
+            if f"{name}.{factor}" in state:
+                yield f"{BEFORE}{layer}{end}", f"{name}.{factor}"
 
 
 def _tower(model: Model, modality: str) -> TowerDescription:
@@ -252,7 +257,7 @@ HARMLESS = (
     "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules",
     "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout",
     "megatron_config", "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r",
-    "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
+    "revision", "runtime_config", "target_modules", "task_type", "use_dora", "use_rslora",
 )  # fmt: skip
 """Fields of PEFT's configuration that are told by the file's tensors, checked here, or don't change what they give."""
 ALLOWED = {"bias": ("none",), "init_lora_weights": (True, False, "gaussian", "eva")}
@@ -327,6 +332,9 @@ def _checked_config(file: Path, adapter: AdapterDescription, where: str) -> dict
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA":
         raise MethodError(f"{where}: its peft_type is {kind!r:.40}, and only LORA is known here")
+    dora = bool(config.get("use_dora"))
+    if dora != (adapter["name"] == "dora"):
+        raise MethodError(f"{where}: its use_dora is {dora}: set adapter.name: {'dora' if dora else 'lora'}")
     for name, value in config.items():
         allowed = ALLOWED.get(name)
         if name not in HARMLESS and (value not in allowed if allowed else value):

@@ -60,6 +60,8 @@ def describe(
         check_installed(f"{field}: {to}")
         if tower not in description["towers"]:
             continue
+        if description.get("adapter", {}).get("name") == "dora":
+            raise MethodError(f"{field}: dora reads the lengths of whole weights: leave quantize out, or take lora")
         layers = [name for name, _ in _layers(module, tower)]
         if not layers:
             made = description["towers"][tower].get("tower", description["name"])

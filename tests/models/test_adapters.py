@@ -28,6 +28,8 @@ SGD = {"optimizer": "sgd", "lr": 0.1, "batch": 8}
 WIDTH, BLOCKS, CLASSES = 16, 2, 12
 FACTORS = BLOCKS * 4 * ((WIDTH + 3 * WIDTH) + (WIDTH + 4 * WIDTH))
 """LoRA's parameters by hand: rank (in + out) of each layer, qkv and fc1 of each block."""
+ROWS = BLOCKS * (3 * WIDTH + 4 * WIDTH)
+"""DoRA's lengths by hand: one of each output."""
 HEAD = (WIDTH + 1) * CLASSES
 
 
@@ -36,24 +38,27 @@ def adapted(tiny: Tiny, **more: Any) -> dict[str, Any]:
 
 
 def weights_by_hand(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The weights W + scale B A of a model's plain layers."""
+    """The weights W + scale B A of a model's plain layers; with DoRA in its lengths, their own are constants."""
     merged = {name: value for name, value in state.items() if "lora" not in name}
     for name in state:
         if name.endswith(".lora_a"):
             layer = name.removesuffix(".lora_a")
-            merged[f"{layer}.weight"] = merged[f"{layer}.weight"] + scale * state[f"{layer}.lora_b"] @ state[name]
+            moved = merged[f"{layer}.weight"] + scale * state[f"{layer}.lora_b"] @ state[name]
+            if (length := state.get(f"{layer}.lora_m")) is not None:
+                moved = length[:, None] * moved / moved.detach().square().sum(1, keepdim=True).sqrt()
+            merged[f"{layer}.weight"] = moved
     return merged
 
 
-@pytest.mark.parametrize("name", ["lora", "bitfit"])
+@pytest.mark.parametrize("name", ["lora", "dora", "bitfit"])
 def test_rounds_are_those_of_a_loop_by_hand(tiny: Tiny, tmp_path: Path, name: str) -> None:
-    scenario = adapted(tiny, adapter=LORA if name == "lora" else "bitfit")
+    scenario = adapted(tiny, adapter="bitfit" if name == "bitfit" else {**LORA, "name": name})
     run = edgefl.run(scenario, out=tmp_path / "run")
     setup = compose(load(scenario))
     described = setup.method.setting.kinds["image"].model
     plain = models.build({key: value for key, value in described.items() if key != "adapter"})
     state = {a.removeprefix("image/"): t.clone() for a, t in setup.method.initial(setup.seed).tensors.items()}
-    trained = [n for n in state if ("lora" in n if name == "lora" else n.endswith("bias")) or ".head." in f".{n}"]
+    trained = [n for n in state if (n.endswith("bias") if name == "bitfit" else "lora" in n) or ".head." in f".{n}"]
     for round in (1, 2):
         changes, total = {n: torch.zeros_like(state[n]) for n in trained}, 0
         for client in range(3):
@@ -103,8 +108,9 @@ def _logits(plain: torch.nn.Module, weights: Mapping[str, Tensor], images: Tenso
 def test_bytes_are_the_adapters_and_the_head_s(tiny: Tiny) -> None:
     rows = {
         adapter: edgefl.profile(adapted(tiny, adapter=given))["rows"][0]
-        for adapter, given in (("lora", LORA), ("none", "none"))
+        for adapter, given in (("lora", LORA), ("dora", {**LORA, "name": "dora"}), ("none", "none"))
     }
+    assert rows["dora"]["upload_bytes"] == rows["dora"]["download_bytes"] == 4 * (FACTORS + ROWS + HEAD)
     assert rows["lora"]["upload_bytes"] == rows["lora"]["download_bytes"] == 4 * (FACTORS + HEAD)
     assert rows["none"]["upload_bytes"] > 4 * rows["lora"]["upload_bytes"]
     assert rows["lora"]["memory_bytes"]["gradients"] < rows["none"]["memory_bytes"]["gradients"]
@@ -130,14 +136,21 @@ def test_the_base_is_sent_once_at_most(tiny: Tiny, tmp_path: Path, deliver: str)
         assert sent == (whole if deliver == "first" and round == 1 else own)
 
 
-@pytest.mark.parametrize("schedule", ["layerwise", "progressive", "elastic"])
-def test_every_schedule_trains_the_factors_of_its_blocks(tiny: Tiny, tmp_path: Path, schedule: str) -> None:
-    run = edgefl.run(adapted(tiny, schedule={"name": schedule, "rounds": 2}), out=tmp_path / "run")
+DORA = pytest.param("layerwise", "dora", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"), [("layerwise", "lora"), ("progressive", "lora"), ("elastic", "lora"), DORA]
+)
+def test_every_schedule_trains_the_factors_of_its_blocks(tiny: Tiny, tmp_path: Path, schedule: str, name: str) -> None:
+    scenario = adapted(tiny, schedule={"name": schedule, "rounds": 2}, adapter={**LORA, "name": name})
+    run = edgefl.run(scenario, out=tmp_path / "run")
     rows = run.records("clients")
     errors = [row["memory_error"] for row in rows if row.get("memory_error") is not None]
     assert errors and max(map(abs, errors)) < 1e-3
     last = {row["upload_bytes"] for row in rows if row["round"] == 2}
-    one = FACTORS // BLOCKS if schedule == "layerwise" else FACTORS
+    own = FACTORS + (ROWS if name == "dora" else 0)
+    one = own // BLOCKS if schedule == "layerwise" else own
     assert last == {4 * (one + HEAD)}
 
 
@@ -200,6 +213,9 @@ def test_pretrained_weights_load_beside_an_adapter(tiny: Tiny, tmp_path: Path) -
     state = first_of(setup)
     assert torch.equal(state["image.blocks.0.attn.qkv.weight"], own["blocks.0.attn.qkv.weight"])
     assert not state["image.blocks.0.attn.qkv.lora_b"].any() and state["image.blocks.0.attn.qkv.lora_a"].any()
+    dora = first_of(compose(load(adapted(tiny, model={"image": tower}, adapter={**LORA, "name": "dora"}))))
+    lengths = own["blocks.0.attn.qkv.weight"].square().sum(1).sqrt()
+    torch.testing.assert_close(dora["image.blocks.0.attn.qkv.lora_m"], lengths)
 
 
 def test_a_fixed_head_is_never_sent(tiny: Tiny, tmp_path: Path) -> None:
@@ -217,6 +233,10 @@ def test_a_fixed_head_is_never_sent(tiny: Tiny, tmp_path: Path) -> None:
         ({"adapter": {**LORA, "also": ["heed"]}}, "also: no model has a part 'heed'; the parts are image.blocks"),
         ({"adapter": {"name": "lorra"}}, "did you mean 'lora'"),
         ({"schedule": {"name": "heterofl", "rounds": 2}}, "a model with an adapter can't be narrowed"),
+        ({"schedule": {"name": "flexlora", "ranks": [4, 2]}, "adapter": {**LORA, "name": "dora"}},
+         "flexlora offers ranks of LoRA's factors: set adapter: {name: lora}"),
+        ({"model": {"image": {"blocks": 2, "width": 16, "heads": 2, "quantize": "nf4"}},
+          "adapter": {**LORA, "name": "dora"}}, "dora reads the lengths of whole weights: leave quantize out, or take"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_adapted_is_refused(tiny: Tiny, more: dict[str, Any], says: str) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.models import adapters, build, dtypes, load_weights, peft_folder, quantised
 from edgefl.models.client import describe
+from edgefl.models.libraries import library_names
 from edgefl.models.options import ModelOptions
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import minilm_folder
@@ -69,9 +70,15 @@ WHISPER = {"d_model": 24, "encoder_layers": 2, "encoder_attention_heads": 2, "en
 FURTHER = {
     "mistral": causal("mistral"),
     "qwen3": causal("qwen3", head_dim=8),
+    "gemma3_text": causal("gemma3_text", head_dim=8),
+    "smollm3": causal("smollm3"),
+    "lfm2": causal("lfm2", layer_types=["conv", "full_attention"]),
     "distilbert": ("text", {"tower": "distilbert", **FIELDS, "tokens": TOKENS}),
     "ast": ("audio", {"tower": "ast", **FIELDS}),
-    **{name: encoder("text", name) for name in ("bert", "roberta", "mpnet", "modernbert", "siglip_text_model")},
+    **{
+        name: encoder("text", name)
+        for name in ("bert", "roberta", "mpnet", "modernbert", "siglip_text_model", "deberta-v2", "electra", "albert")
+    },
     **{name: encoder("image", name, patch_size=8) for name in ("vit", "deit", "siglip_vision_model")},
     "dinov2": ("image", {"tower": "hf", "config": {**DINO, "model_type": "dinov2"}}),
     "whisper": ("audio", {"tower": "hf", "config": {"model_type": "whisper", **WHISPER}}),
@@ -79,11 +86,11 @@ FURTHER = {
 """Families whose names don't need a test in every run."""
 
 
-def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], **more: Any) -> Any:
+def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], name: str = "lora", **more: Any) -> Any:
     """A model whose values, with those of its factors, are all drawn anew."""
     modality, fields = tower
     described: Any = describe(ModelOptions.model_validate({modality: fields | more}), (modality,), task, FACTS)
-    options = adapters.LoraOptions.model_validate({"name": "lora", "rank": 3, "alpha": 7.0, "also": also})
+    options = adapters.LoraOptions.model_validate({"name": name, "rank": 3, "alpha": 7.0, "also": also})
     described["adapter"] = adapters.description(options)
     dtypes.under_adapter(described, options, given=False)
     model = build(described).eval()
@@ -171,6 +178,48 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("tower", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_dora_has_the_outputs_and_gradients_of_peft_and_comes_back(tower: Any, tmp_path: Path) -> None:
+    model = made(tower, "next-token", (), "dora").train()
+    peft_folder.write_adapter(model, "text", tmp_path, None)
+    assert peft_folder.adapter_bytes(model, "text") == (tmp_path / peft_folder.FACTORS).stat().st_size
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path, is_trainable=True)
+    x = inputs("text")
+    model.eval()
+    scores, expected = model(x), loaded(input_ids=x).logits
+    torch.testing.assert_close(scores, expected, atol=1e-6, rtol=1e-6)
+    for each in (scores, expected):
+        each.logsumexp(-1).mean().backward()
+    theirs = {name: p.grad for name, p in loaded.named_parameters() if p.requires_grad}
+    names = library_names(model, "text", model.description["towers"]["text"])
+    own = {name: p.grad for name, p in model.named_parameters() if ".lora_" in name}
+    ends = {"lora_a": "lora_A.default.weight", "lora_b": "lora_B.default.weight",
+            "lora_m": "lora_magnitude_vector.default.weight"}  # fmt: skip
+    assert len(own) == len(theirs)
+    for name, gradient in own.items():
+        layer, _, last = name.rpartition(".")
+        prefix = "base_model.model." + ("transformer." if tower is GPT2 else "model.")
+        spelled = f"{prefix}{names[f'{layer}.weight'].removesuffix('weight')}{ends[last]}"
+        torch.testing.assert_close(gradient, theirs[spelled], atol=1e-6, rtol=1e-5)
+
+    again = made(tower, "next-token", (), "dora")
+    with torch.no_grad():
+        for name, value in again.named_parameters():
+            if ".lora_" in name:
+                value.zero_()
+    peft_folder.load(again, again.description, "text", str(tmp_path))
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+    with pytest.raises(MethodError, match="its use_dora is True: set adapter.name: dora"):
+        peft_folder.load(
+            made(tower, "next-token", ()), made(tower, "next-token", ()).description, "text", str(tmp_path)
+        )
+    merged = adapters.merge(model, model.description["adapter"])
+    plain = build(adapters.without(model.description)).eval()
+    plain.load_state_dict(merged)
+    torch.testing.assert_close(plain(x), scores, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_base_in_bfloat16_stays_one(tmp_path: Path) -> None:
     model = made(GPT2, "next-token", (), dtype="bfloat16")
     peft_folder.write_adapter(model, "text", tmp_path, None)
@@ -234,9 +283,10 @@ def two_steps(module: nn.Module, x: Tensor, y: Tensor, half: bool) -> float:
     return loss.item()
 
 
+@pytest.mark.parametrize("name", ["lora", "dora"])
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lora_takes_the_memory_of_pefts_and_has_its_losses(dtype: torch.dtype, half: bool) -> None:
+def test_it_takes_the_memory_of_pefts_and_has_its_losses(dtype: torch.dtype, half: bool, name: str) -> None:
     torch.manual_seed(0)
     blocks = [[nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)] for _ in range(4)]
     base = nn.Sequential(*(layer for block in blocks for layer in block), nn.Linear(64, 10)).to(dtype)
@@ -244,13 +294,15 @@ def test_lora_takes_the_memory_of_pefts_and_has_its_losses(dtype: torch.dtype, h
     x, y = torch.randn(8, 32, 64).to(dtype), torch.randint(0, 10, (8,))
 
     ours = copy.deepcopy(base).requires_grad_(False)
-    adapters.attach(ours, {"name": "lora", "rank": 8, "scale": 2.0, "parts": linear, "also": []})
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=linear, lora_dropout=0.0)
+    adapters.attach(ours, {"name": name, "rank": 8, "scale": 2.0, "parts": linear, "also": []})
+    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=linear, lora_dropout=0.0, use_dora=name == "dora")
     theirs = peft.get_peft_model(copy.deepcopy(base), config, autocast_adapter_dtype=False)
     with torch.no_grad():
-        for name in linear:
-            mine, other = ours.get_submodule(name), theirs.base_model.model.get_submodule(name)
+        for layer in linear:
+            mine, other = ours.get_submodule(layer), theirs.base_model.model.get_submodule(layer)
             mine.lora_b.normal_(std=0.02)
+            if name == "dora":
+                assert torch.equal(mine.lora_m, other.lora_magnitude_vector["default"].weight)  # at the start
             other.lora_A["default"].weight.copy_(mine.lora_a)
             other.lora_B["default"].weight.copy_(mine.lora_b)
 
@@ -366,7 +418,7 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda c: c.update(lora_alpha=8), "it takes adapter.alpha: 8, which is 7"),
         (lambda c: c.update(lora_alpha="x"), "its lora_alpha is no number of this kind: 'x'"),
         (lambda c: c.update(lora_alpha=10**400), "its lora_alpha is no number of this kind: 10+"),
-        (lambda c: c.update(use_dora=True), "its use_dora: True is no part of LoRA here"),
+        (lambda c: c.update(use_dora=True), "its use_dora is True: set adapter.name: dora"),
         (lambda c: c.update(rank_pattern={"q": 2}), r"its rank_pattern: {'q': 2} is no part of LoRA here"),
         (lambda c: c.update(bias="all"), "its bias: 'all' is no part of LoRA here"),
         (lambda c: c.update(init_lora_weights="pissa"), "its init_lora_weights: 'pissa' is no part of LoRA here"),

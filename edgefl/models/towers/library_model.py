@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -299,7 +300,8 @@ def model_class(config: Any) -> Any:
         return getattr(library, named)
     if type(config) not in library.MODEL_MAPPING:
         raise ValueError(f"transformers has no model of a {config.model_type} alone")
-    found = library.MODEL_MAPPING[type(config)]
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # older DeBERTas are scripted by torch
+        found = library.MODEL_MAPPING[type(config)]
     return found[0] if isinstance(found, tuple) else found
 
 
