@@ -107,7 +107,8 @@ class KindSearch:
         candidate = _candidate(self.search, levels, self.so_far.as_it_stands)
         self.so_far = replace(self.so_far, solutions=[*self.so_far.solutions, candidate])
         sets = " ".join(f"--set {shlex.quote(text)}" for text in candidate.sets)
-        self._on_progress("found", {"what": f"{self.kind}: solution {len(self.so_far.solutions)}: {sets}"})
+        told = f"solution {len(self.so_far.solutions)}, peak {units.show_bytes(candidate.peak_memory_bytes)}: {sets}"
+        self._on_progress("found", {"what": f"{self.kind}: {told}"})
 
     def find_fit(self) -> KindFit:
         """The answer."""
