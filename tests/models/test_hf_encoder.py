@@ -90,13 +90,13 @@ def called(model: Any, kind: str, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_weights_of_a_folder_give_the_librarys_outputs_and_gradients(kind: str, tmp_path: Path) -> None:
+    tower = HFEncoder.build(described(kind), True).eval()
     torch.manual_seed(5)
     model = library(kind)
     with torch.no_grad():  # what the library begins with at zero
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
     model.save_pretrained(tmp_path)
-    tower = HFEncoder.build(described(kind), True).eval()
     HFEncoder.load(tower, str(tmp_path), described(kind))
     found, expected = tower(inputs(kind)), called(model, kind, inputs(kind))
     assert found.shape[-1] == tower.width
@@ -107,10 +107,10 @@ def test_weights_of_a_folder_give_the_librarys_outputs_and_gradients(kind: str, 
     names = library_names(torch.nn.ModuleDict({"x": tower}), "x", described(kind))
     whole = model.encoder if kind == "whisper" else model
     for name, parameter in tower.named_parameters():
-        expected = theirs.get(id(whole.get_parameter(names[f"x.{name}"])))
-        assert (expected is None) == (parameter.grad is None)
-        if expected is not None:
-            torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-6)
+        gradient = theirs.get(id(whole.get_parameter(names[f"x.{name}"])))
+        assert (gradient is None) == (parameter.grad is None)
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KNOWN)

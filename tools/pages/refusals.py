@@ -21,6 +21,7 @@ SET: Mapping[str, Sequence[str]] = {
     "flexlora": ("schedule={name: flexlora, ranks: [4, 2]}", LORA),
     "frozen-prefix": ("schedule={name: frozen-prefix, blocks: 1}",),
     "lora": (LORA,),
+    "dora": ("adapter={name: dora, rank: 4}",),
     "semi-synchronous": ("round={policy: semi-synchronous, window: 1 min}",),
 }
 """What to set for a part that needs more than its name."""

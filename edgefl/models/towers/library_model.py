@@ -560,7 +560,7 @@ class LibraryModel(nn.Module):
             _Standing(block, (lambda *_, **__: passed) if i < begin else partial(self._through, block))
             for i, block in enumerate(self.blocks[:until])
         ]
-        places = [(*_place(self.embedding, self.structure.lists[0]), standing)]
+        places: list[tuple[nn.Module, str, Any]] = [(*_place(self.embedding, self.structure.lists[0]), standing)]
         if until is not None:
             places += [(*_place(self.embedding, path), nn.Identity()) for path in self.structure.norms]
         before = [getattr(holder, name) for holder, name, _ in places]

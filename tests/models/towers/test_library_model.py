@@ -63,9 +63,10 @@ def made(kind: str, words: int, classes: int) -> Any:
     """The library's own model with its own scores, and what the library calls a classifier is one layer."""
     none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = transformers.AutoConfig.for_model(**{**none, **config_of(kind)}, vocab_size=words)
+    library: Any = transformers
     if kind in DECODERS:
-        return transformers.AutoModelForCausalLM.from_config(config)
-    below = transformers.AutoModel.from_config(config)
+        return library.AutoModelForCausalLM.from_config(config)
+    below = library.AutoModel.from_config(config)
     if hasattr(below, "pooler"):
         below.pooler = None
     return torch.nn.ModuleDict({"below": below, "head": torch.nn.Linear(below.config.hidden_size, classes)})
