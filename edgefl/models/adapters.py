@@ -306,7 +306,8 @@ class Lora(Adapter):
     @classmethod
     def moved_rows(cls, rows: Tensor, own: Mapping[str, Tensor], scale: float) -> Tensor:
         """A layer's weight [out, in] with what its ``own`` parameters, by their last names, make of it."""
-        return rows + scale * own["lora_b"] @ own["lora_a"]
+        moved: Tensor = rows + scale * own["lora_b"] @ own["lora_a"]
+        return moved
 
 
 class Dora(Lora):
@@ -354,7 +355,8 @@ class Dora(Lora):
         factor = (magnitude / length).view(1, -1)
         change = F.linear(F.linear(given, first), second)
         base = output if layer.bias is None else output - cast(Tensor, layer.bias)
-        return (output + ((factor - 1) * base + factor * change * scale)).to(output.dtype)
+        moved: Tensor = (output + ((factor - 1) * base + factor * change * scale)).to(output.dtype)
+        return moved
 
     @classmethod
     def moved_rows(cls, rows: Tensor, own: Mapping[str, Tensor], scale: float) -> Tensor:

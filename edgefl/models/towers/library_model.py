@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
@@ -302,7 +302,12 @@ def model_class(config: Any) -> Any:
         raise ValueError(f"transformers has no model of a {config.model_type} alone")
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # older DeBERTas are scripted by torch
         found = library.MODEL_MAPPING[type(config)]
-    return found[0] if isinstance(found, tuple) else found
+    made = found[0] if isinstance(found, tuple) else found
+    module = inspect.getmodule(made)
+    for name, function in list(vars(module).items()):
+        if isinstance(function, torch.jit.ScriptFunction):  # which no tensor without data runs
+            setattr(module, name, cast(Any, function)._torchdynamo_inline)
+    return made
 
 
 def made(config: Any, tokens: int) -> nn.Module:
