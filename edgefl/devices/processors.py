@@ -32,11 +32,12 @@ PYTORCH_NAME = "pytorch"
 class ProcessorClass(Fields):
     """Devices whose processors reach like shares of their peaks; a GPU computes beside the core that launches.
 
-    ``lists`` tells whether PyTorch has kernels on lists of tensors for it; without, an optimizer's foreach operators
-    run once for each tensor.
+    ``year`` is that of the first of them.  ``lists`` tells whether PyTorch has kernels on lists of tensors for it;
+    without, an optimizer's foreach operators run once for each tensor.
     """
 
     about: str
+    year: int
     type: ProcessorType
     lists: bool = True
 
@@ -175,7 +176,7 @@ def classes() -> Mapping[str, ProcessorClass]:
     try:
         return TypeAdapter(dict[str, ProcessorClass]).validate_python(written.data.get("classes"))
     except ValidationError as error:
-        raise written.invalid(error, ("classes",), "a class is {about, type}") from None
+        raise written.invalid(error, ("classes",), "a class is {about, year, type}") from None
 
 
 @cache
@@ -193,7 +194,8 @@ def load_fitted_rates() -> Fitted:
 def processor_type(name: str) -> ProcessorType:
     """Whether processors of this class are CPUs or GPUs.  Raises UnknownName for an unknown class."""
     if name not in classes():
-        raise UnknownName("processor", name, classes())
+        known = ", ".join(f"{known} ({its.year}, {its.about})" for known, its in classes().items())
+        raise UnknownName("processor", name, classes(), f"known are {known}")
     return classes()[name].type
 
 

@@ -46,11 +46,14 @@ class NewProfile(Answer):
     like: str
     """The profile that it is derived from"""
     sets: Sequence[str]
-    """The fields that differ"""
+    """The fields that were set"""
+    scaled: Sequence[str]
+    """The numbers that were scaled with one of them"""
 
 
 def lines_of(answer: NewProfile) -> str:
     """What was written, and what to do next."""
     but = f", but for {', '.join(answer.sets)}" if answer.sets else ""
+    but += f", and scaled: {', '.join(answer.scaled)}" if answer.scaled else ""
     shown = answer.file if "/" in answer.file else f"./{answer.file}"
     return f"{answer.file}: a {answer.profile} as {answer.like}{but}\nnext: edgefl devices show {shown}\n"

@@ -96,7 +96,7 @@ def show(
 
 
 @command(
-    "edgefl devices new my-pi --like raspberry-pi-4-4gb --set ram_bytes=8GiB",
+    "edgefl devices new my-pi --like raspberry-pi-4-4gb --memory 8GiB",
     "edgefl devices new my-5g --like 5g-nr --set upload_bits_per_second=20Mbit/s",
     answer="edgefl.commands.devices.answer:NewProfile", forms={"table": "edgefl.commands.devices.answer:lines_of"},
     parent=library,
@@ -114,15 +114,18 @@ def new(
         ),
     ] = (),
     *,
+    memory: Annotated[str | None, option("RAM of the device, as --set ram_bytes: 8GiB.", "BYTES")] = None,
     force: Force = False,
 ) -> NewProfile:
     """Write a profile of your own, derived from another.
 
     It has all numbers of the other with their sources.  One that is set is an estimate, whose range is as wide as the
-    other's in relation to its value, and whose source says so: edit what you know better.
+    other's in relation to its value, and whose source says so.  With the RAM the usable memory is scaled, and with the
+    peak rate the other rates, unless they are set too.  A comment before each field says whether it is copied, scaled
+    or given: edit what you know better.
 
     Returns:
-        ``profile`` (device or link), its ``file``, ``like`` and ``sets``, the fields that differ.
+        ``profile`` (device or link), its ``file``, ``like``, ``sets`` and ``scaled``, the fields that differ.
 
     Raises:
         UnknownName: There is no such device, link or field.
@@ -139,7 +142,8 @@ def new(
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not path.stem.strip() or not path.stem.isprintable() or "@" in path.stem or "\0" in name:
         raise DeviceError(f"{printable(name)!r} can't be the name of a profile")
-    profile, text, changed = derived_profile(path, like, sets)
+    of_memory = [] if memory is None else [f"ram_bytes={memory}"]
+    profile, text, changed, scaled = derived_profile(path, like, [*of_memory, *sets])
     if path.exists() and not force:
         raise DeviceError(f"{path}: there is such a file already: choose another name, or add --force")
     try:
@@ -148,7 +152,7 @@ def new(
             file.write(f"# Derived from {printable(like)}, by edgefl devices new.\n{text}".encode())
     except OSError as error:
         raise DeviceError(f"{path}: can't be written: {error.strerror}") from error
-    return NewProfile(profile=profile, file=str(path), like=like, sets=changed)
+    return NewProfile(profile=profile, file=str(path), like=like, sets=changed, scaled=scaled)
 
 
 @command(

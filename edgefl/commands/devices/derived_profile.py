@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -24,18 +25,28 @@ from edgefl.devices.profile import (
 )
 from edgefl.devices.written_facts import ProfileFile, profile_keys, read_written
 from edgefl.drawing.text_tables import number_formatter
-from edgefl.errors import DeviceError, UnitError, UnknownName
+from edgefl.errors import DeviceError, UnitError, UnknownName, printable
 
 TEXTS = ("title", "type", "processor")
 """Fields of a profile that are no numbers."""
+SCALED = {
+    "ram_bytes": ("usable_memory_bytes",),
+    "peak_flops_per_second": (
+        "flops_per_second", "peak_tf32_flops_per_second", "peak_float16_flops_per_second",
+        "peak_bfloat16_flops_per_second", "float16_flops_per_second", "bfloat16_flops_per_second",
+    ),
+}  # fmt: skip
+"""Numbers that grow with another one if that is set and they aren't."""
 OF_TRACE = {"trace": "file", "period": "period"}
 """Names under which the fields of a link's trace are set."""
 
 
-def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str, str, list[str]]:
-    """``device`` or ``link``, the YAML text of the profile at ``path``, and the fields that differ from ``like``.
+def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str, str, list[str], list[str]]:
+    """``device`` or ``link``, the YAML text of the profile at ``path``, the fields that were set, and those of SCALED.
 
     ``changes`` are ``"ram_bytes=8 GiB"``.  A number's range is as wide as the other profile's in relation to its value.
+    In the text a comment before each field says whether it is copied, scaled or given.
+
     Raises DeviceError for a profile that can't be read, UnknownName for what isn't there, UnitError.
     """
     profile = _profile(like)
@@ -55,13 +66,28 @@ def derived_profile(path: Path, like: str, changes: Sequence[str]) -> tuple[str,
             data["trace"] = {**cast(dict[str, object], data.get("trace", {})), OF_TRACE[name]: text}
         else:
             data[name] = text if name in TEXTS else _number(profile, name, quantities[name], text, like)
+    scaled: dict[str, str] = {}
+    for base, name in ((base, name) for base, names in SCALED.items() for name in names):
+        if base in sets and name in data and name not in sets:
+            ratio = quantities[base].parse(sets[base]) / profile.facts[base].value
+            text = number_formatter(name)(profile.facts[name].value * ratio)
+            data[name], scaled[name] = (
+                _number(profile, name, quantities[name], text, like, f"scaled as {base} is"),
+                base,
+            )
     if set(sets) - {"title"}:
         data.pop("twin", None)  # the list that prints the same numbers
     if "type" in sets and sets["type"] not in DEVICE_TYPES:
         raise UnknownName("type of device", sets["type"], DEVICE_TYPES)
     written = ProfileFile(path, data, {})
     described_device(written) if noun == "device" else described_link(written)
-    return noun, yaml_lines.write(data, width=110), list(sets)
+    told = dict.fromkeys(sets, "given") | {name: f"scaled with {base}" for name, base in scaled.items()}
+    lines = []
+    for line in yaml_lines.write(data, width=110).splitlines():
+        if key := re.match(r"\w+(?=:)", line):
+            lines.append(f"# {told.get(key[0], f'copied from {printable(like)}')}")
+        lines.append(line)
+    return noun, "\n".join([*lines, ""]), list(sets), list(scaled)
 
 
 def _profile(like: str) -> Device | Link:
@@ -93,7 +119,9 @@ def _content(like: str, noun: str) -> dict[str, object]:
     return {**{name: value for name, value in written.data.items() if name != MODES}, **written.section(MODES, mode)}
 
 
-def _number(profile: Device | Link, name: str, quantity: units.Quantity, text: str, like: str) -> Mapping[str, object]:
+def _number(
+    profile: Device | Link, name: str, quantity: units.Quantity, text: str, like: str, how: str = "set"
+) -> Mapping[str, object]:
     """What is written of a number that was set; its range is scaled from the one of ``profile``, if that has it."""
     try:
         value = quantity.parse(text)
@@ -105,8 +133,8 @@ def _number(profile: Device | Link, name: str, quantity: units.Quantity, text: s
         ends = (fact.low * value / fact.value, fact.high * value / fact.value)
         low, high = (show(end) if show(end) != show(value) else text for end in ends)
         quote = (
-            f"{text} in place of {show(fact.value)} ({show(fact.low)} to {show(fact.high)}) of {like}; the range is as "
-            f"wide in relation to the value. There: {fact.source.quote}"
+            f"{text}, {how}, in place of {show(fact.value)} ({show(fact.low)} to {show(fact.high)}) of {like}; the "
+            f"range is as wide in relation to the value. There: {fact.source.quote}"
         )
     return {
         "value": text,
