@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, Validati
 from edgefl import units
 from edgefl.arrays import Floats
 from edgefl.devices.written_facts import FactSource, library_folder, read_written
-from edgefl.errors import DeviceError, UnknownName
+from edgefl.errors import DeviceError, UnknownName, suggestion
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
 
@@ -195,7 +195,9 @@ def processor_type(name: str) -> ProcessorType:
     """Whether processors of this class are CPUs or GPUs.  Raises UnknownName for an unknown class."""
     if name not in classes():
         known = ", ".join(f"{known} ({its.year}, {its.about})" for known, its in classes().items())
-        raise UnknownName("processor", name, classes(), f"known are {known}")
+        near = suggestion(name, classes()).removeprefix("; ")
+        near = f"{near} " if near.startswith("did you mean") else ""
+        raise UnknownName("processor", name, classes(), f"{near}known are {known}")
     return classes()[name].type
 
 

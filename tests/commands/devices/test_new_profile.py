@@ -130,7 +130,7 @@ WRONG = {
     ("--like", "lte", "--memory", "3GiB"): "unknown field of a link 'ram_bytes'",
     ("--like", LIKE, "--set", "idle_watts=30W"): "new.yaml: idle_watts is above compute_watts",
     ("--like", LIKE, "--set", "type=fone"): "unknown type of device 'fone'; did you mean 'phone'?",
-    ("--like", LIKE, "--set", "processor=cortex"): "new.yaml: processor: unknown processor 'cortex'; known are "
+    ("--like", LIKE, "--set", "processor=tensor-g3"): "new.yaml: processor: unknown processor 'tensor-g3'; known are "
     "discrete-gpu (2020, NVIDIA's Ampere, Ada, Hopper and Blackwell with memory of their own, behind an x86 core), ",
 }
 
