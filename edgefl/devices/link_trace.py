@@ -45,6 +45,10 @@ class LinkTrace:
     period: float = field(compare=False)
 
     @cached_property
+    def _online(self) -> Booleans:
+        return np.asarray((self.rates > 0).all(axis=0))
+
+    @cached_property
     def _ends(self) -> Floats:
         return np.append(self.starts[1:], self.period)
 
@@ -59,12 +63,11 @@ class LinkTrace:
     def _switches(self) -> Floats:
         """When a link that is online goes offline or the other way round, ascending; the last lies in the next
         period."""
-        on = (self.rates > 0).all(axis=0)
+        on = self._online
         switches = self.starts[1:][on[1:] != on[:-1]]
         if isfinite(self.period):
             switches = np.append(switches, self.period) if on[0] != on[-1] else switches
-            return np.append(switches, self.period + switches[:1])
-        return np.append(switches, inf)
+        return np.append(switches, self.period + switches[0] if len(switches) else inf)
 
     @property
     def may_be_offline(self) -> bool:
@@ -75,7 +78,7 @@ class LinkTrace:
         """Whether both rates are above 0, and until when it stays so, inf for ever: both `[n]`."""
         elapsed, span = self._place(at)
         until = self._switches[np.searchsorted(self._switches[:-1], elapsed, "right")]
-        return (self.rates > 0).all(axis=0)[span], np.maximum(at - elapsed + until, np.nextafter(at, inf))
+        return self._online[span], np.maximum(at - elapsed + until, np.nextafter(at, inf))
 
     def seconds(self, way: int, at: Floats, needed: Floats) -> Floats:
         """How long transfers take that begin ``at`` these times and need so many seconds at the link's own rate.
@@ -108,7 +111,7 @@ class LinkTrace:
 
     def _place(self, at: Floats) -> tuple[Floats, Integers]:
         """Seconds since the beginning of the period, exactly, and the span that they lie in."""
-        elapsed = np.mod(at, self.period)
+        elapsed: Floats = np.mod(at, self.period)
         return elapsed, np.searchsorted(self.starts, elapsed, "right") - 1
 
 

@@ -197,8 +197,9 @@ class Setup:
         """
         fleet = fleet or self.fleet
         allowed = {name: values[clients] for name, values in fleet.budgets.items()}
-        for name in CAPPED if fleet.caps is not None else ():
-            allowed[name], _ = fleet.caps.tightest(name, allowed[name], clients, spent)
+        if fleet.caps is not None:
+            for name in CAPPED:
+                allowed[name], _ = fleet.caps.tightest(name, allowed[name], clients, spent)
         if self.round.deadline is not None:
             allowed["seconds"] = np.minimum(allowed["seconds"], self.round.deadline)
         return allowed

@@ -204,11 +204,11 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         phases.compute_seconds.tolist(),
         _rows(*phases.watts),
         start.tolist(),
+        [flights.changing] * len(flights),
         strict=True,
     )
     until = max(until, flights.dispatch.at)
-    links = flights.changing
-    return (Flight(client, flights.dispatch, leaves, until, *own, links) for client, leaves, *own in columns)
+    return (Flight(client, flights.dispatch, leaves, until, *own) for client, leaves, *own in columns)
 
 
 def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:

@@ -90,7 +90,7 @@ def record_landings(
 def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
     """Update the versions, the battery charges and what was spent of their caps of clients after their flights."""
     roster, batteries = run.parts.roster, run.parts.batteries
-    moved = landed.carried_download_bytes + landed.carried_upload_bytes
+    moved = (landed.carried_download_bytes + landed.carried_upload_bytes).astype(np.float64)
     roster.spend(landed.client, {"bytes": moved, "joules": landed.energy_joules}, landed.ended)
     if roster.client_versions.keeping:
         # plans that differ in devices or samples share their downloads

@@ -99,17 +99,15 @@ def _remaining_share(roster: Roster, clients: Integers) -> Floats:
 
 def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, clients: int) -> VerdictRecord:
     plan, same = roster.cells[roster.cell[client]], ("eligible", "binding", "memory_limit", "margins", "reason")
+    capped = [] if roster.caps is None else [budget for budget in CAPPED if roster.caps.of(budget)]
     return VerdictRecord(
         round=round,
         client=client,
         clients=clients,
         **_assigned_fields(plan),
         **{name: getattr(verdict, name) for name in same},
-        **{
-            f"{budget}_limit": verdict.limits.get(budget)
-            for budget in (CAPPED if roster.caps is not None else ())
-            if roster.caps.of(budget)
-        },
+        bytes_limit=verdict.limits.get("bytes") if "bytes" in capped else UNSET,
+        joules_limit=verdict.limits.get("joules") if "joules" in capped else UNSET,
         peak_memory_bytes=UNSET if verdict.peak_memory is None else int(verdict.peak_memory),
         costs=plan.amounts,
     )

@@ -102,7 +102,9 @@ def test_a_link_is_online_while_both_rates_are_above_zero(tmp_path: Path) -> Non
     rows = [(0.0, 1.0, 1.0), (5.0, 0.0, 1.0), (7.0, 2.0, 0.0), (8.0, 2.0, 2.0)]
     trace, at = trace_of(tmp_path, rows, 10.0), np.arange(0, 45, 0.5)
     on, until = trace.state(at)
-    assert trace.may_be_offline and not trace_of(tmp_path, rows[:1]).may_be_offline
+    steady = trace_of(tmp_path, rows[:1], 10.0)
+    assert trace.may_be_offline and not steady.may_be_offline
+    assert steady.state(at)[0].all() and set(steady.state(at)[1]) == {inf}
     for time, there, end in zip(at.tolist(), on.tolist(), until.tolist()):
         lap, rest = divmod(time, 10)
         assert there == (rest < 5 or rest >= 8)
