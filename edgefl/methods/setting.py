@@ -31,7 +31,7 @@ class Kind:
     """
 
     name: str
-    """``image``, ``text``, ``image-text``, ``audio``, ``image-audio``."""
+    """One of ``edgefl.modalities.KINDS``: ``image``, ``text``, ``image-text``, ..."""
     modalities: tuple[str, ...]
     """Its modalities."""
     task: str
