@@ -6,7 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from miniatures import ag_news, cifar100, coco, flickr, medmnist, mtsamples, vqa, write
+from miniatures import (
+    ag_news,
+    cifar100,
+    coco,
+    femnist,
+    flickr,
+    medmnist,
+    mtsamples,
+    shakespeare,
+    speech_commands,
+    uci_har,
+    vqa,
+    write,
+)
 
 from edgefl import registry
 from edgefl.data import DataOptions, needed_files
@@ -24,7 +37,8 @@ def wanted(source: str, folder: Path | None = None) -> tuple[list[str], list[str
 
 def test_a_whole_miniature_lacks_nothing(tmp_path: Path) -> None:
     written = {"cifar100": cifar100, "ag-news": ag_news, "flickr30k": flickr, "coco": coco, "vqa": vqa,
-               "mtsamples": mtsamples}  # fmt: skip
+               "mtsamples": mtsamples, "femnist": femnist, "shakespeare": shakespeare,
+               "speech-commands": speech_commands, "uci-har": uci_har}  # fmt: skip
     for name, write_set in written.items():
         write_set(tmp_path / name)
     medmnist(tmp_path / "organcmnist" / "organcmnist_64.npz")
@@ -46,6 +60,9 @@ def test_what_is_missing_is_that_of_the_form_that_lacks_least(tmp_path: Path) ->
         ["captions_train2014.json", "train2014/*.jpg", "captions_val2014.json", "val2014/*.jpg"],
         ["captions_val2014.json"],
     )
+    uci_har(tmp_path / "uci-har", people=2, windows=1)
+    (tmp_path / "uci-har" / "test" / "subject_test.txt").unlink()
+    assert wanted("uci-har", tmp_path / "uci-har")[1] == ["test/subject_test.txt"]
     write(tmp_path / "ag-news" / "data" / "train-00000.parquet", b"")
     assert wanted("ag-news", tmp_path / "ag-news")[1] == ["*test*.parquet"]
     write(tmp_path / "flickr30k" / "images" / "1.jpg", b"")
