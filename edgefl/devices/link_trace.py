@@ -107,7 +107,7 @@ class LinkTrace:
         rest, last = self._place(elapsed + spent)
         before = laps * whole + since[last] - since[span]
         beyond = before + rate[last] * (rest - self.starts[last]) - rate[span] * (elapsed - self.starts[span])
-        return np.where(elapsed + spent <= self._ends[span], rate[span] * spent, beyond)
+        return np.asarray(np.where(elapsed + spent <= self._ends[span], rate[span] * spent, beyond))
 
     def _place(self, at: Floats) -> tuple[Floats, Integers]:
         """Seconds since the beginning of the period, exactly, and the span that they lie in."""

@@ -31,7 +31,7 @@ MOVE = """async (states) => {
     });
     for (const field of document.querySelectorAll(".limit input[type=text]")) {
       const name = field.closest(".limit").dataset.limit, text = set[name] ?? "";
-      const unit = text && text !== "Infinity" && ["memory", "bytes"].includes(name) ? " B" : "";
+      const unit = text && text !== "Infinity" && ["memory", "bytes", "bytes_per_day"].includes(name) ? " B" : "";
       field.value = text.replace("Infinity", "unlimited") + unit;
       field.dispatchEvent(new Event("change"));
     }
@@ -84,7 +84,8 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
             "links": {"wifi-5": 6, "lte": 7},
             "throttling": True,
             "budgets": {"memory": "400 kB..1.2 MB", "energy_per_round": "0.1..20 J", "power": "3..12 W",
-                        "energy_total": {"5 J": 6, "unlimited": 7}},
+                        "energy_total": {"5 J": 6, "unlimited": 7}, "energy_per_day": "4..9 J",
+                        "bytes_per_day": "100 kB..2 MB"},
         },
         round={"cohort": 1.0, "deadline": "40 s"},
     )  # fmt: skip
@@ -134,8 +135,10 @@ def drawn_states(record: FleetSliders, first: list[dict[str, Any]], count: int) 
             moved.pop("memory", None)
         if random.random() < 0.3:
             moved["deadline"] = random.choice([moved.get("seconds", 1.0), random.uniform(0.1, 30), inf])
-        if random.random() < 0.3:
-            moved["energy_total"] = random.choice([moved.get("joules", 1.0), random.uniform(0.1, 30), inf])
+        for cap, budget in (("energy_total", "joules"), ("energy_per_day", "joules"), ("bytes_per_day", "bytes")):
+            if random.random() < 0.3:
+                whole_cap = random.choice([moved.get(budget, 1.0), random.uniform(0.1, 30), inf])
+                moved[cap] = whole_cap if budget == "joules" or whole_cap == inf else int(1e5 * whole_cap) + 1
         if all(value > 0 for value in moved.values()):
             set_ = {name: "Infinity" if value == inf else repr(value) for name, value in moved.items()}
             states.append({"cell": len(states) % len(record.cells), "set": set_})
