@@ -311,5 +311,7 @@ def test_a_folder_of_peft_is_of_one_tower(tiny: Tiny, tmp_path: Path) -> None:
         scenario = tiny(adapter={"name": "lora", "weights": weights})
         with pytest.raises(ScenarioError, match=r"one tower: write \{MODALITY: DIR\}, with image or text"):
             edgefl.run(scenario, out=tmp_path / "run")
-    with pytest.raises(ScenarioError, match="weights are factors of LoRA, not of bitfit: set name: lora"):
+    with pytest.raises(
+        ScenarioError, match="weights are factors of LoRA or DoRA, not of bitfit: set name: lora or dora"
+    ):
         edgefl.run(tiny(adapter={"name": "bitfit", "weights": "adapter"}), out=tmp_path / "run")
