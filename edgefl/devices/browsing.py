@@ -210,8 +210,8 @@ def _fleet(fleet: FleetProfile, name: str) -> FleetSheet:
     devices = {name: load_device(name) for name in options.devices}
     return FleetSheet(
         profile="fleet", name=fleet.name, title=fleet.title, confidence=fleet.confidence,
-        source=_source_record(fleet.source), fields=dict(fleet.fields), devices=_shares(options.devices),
-        links=_shares(options.links),
+        sources={field: _source_record(source) for field, source in fleet.sources.items()}, fields=dict(fleet.fields),
+        devices=_shares(options.devices), links=_shares(options.links),
         derived={
             "least_ram_bytes": float(min(device.ram_bytes for device in devices.values())),
             "mean_flops_per_second": _mean(options.devices, {n: d.flops_per_second for n, d in devices.items()}),

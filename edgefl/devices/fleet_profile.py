@@ -11,19 +11,24 @@ from typing import cast, get_args
 
 from edgefl.devices.profile import is_file_name, library_files, look_up
 from edgefl.devices.written_facts import Confidence, FactSource, ProfileFile, read_written
-from edgefl.errors import DeviceError
+from edgefl.errors import DeviceError, suggestion
 from edgefl.yaml_lines import spell
 
 _SHAPE = "a fleet is a mapping with a title, a source, a confidence and a fleet: {devices: ..., links: ...}"
+OWN_ESTIMATE = "Own estimate"
+"""The title of a source that is nobody's but the writer's."""
 
 
 @dataclass(frozen=True)
 class FleetProfile:
-    """A fleet that a scenario can refer to (``fleet.like``); ``fields`` are fields of ``FleetOptions`` as written."""
+    """A fleet that a scenario can refer to (``fleet.like``); ``fields`` are fields of ``FleetOptions`` as written.
+
+    ``sources`` has the source of each field.
+    """
 
     name: str
     title: str
-    source: FactSource
+    sources: Mapping[str, FactSource]
     confidence: Confidence
     fields: Mapping[str, object]
     written: ProfileFile = field(repr=False, compare=False)
@@ -55,15 +60,17 @@ def _fleet_profile(name: str) -> FleetProfile:
 def read_fleet(path: Path) -> FleetProfile:
     """Read a fleet from a YAML file; its name is the file's stem.
 
-    ``FleetOptions`` checks the fleet's fields later.  Raises DeviceError with file and line.
+    ``source`` is that of every field that ``sources`` doesn't name.  ``FleetOptions`` checks the fleet's fields later.
+    Raises DeviceError with file and line.
     """
     written = read_written(path, _SHAPE)
-    written.check_keys(["title", "source", "confidence", "fleet"], [], "a fleet")
+    written.check_keys(["title", "source", "confidence", "fleet"], ["sources"], "a fleet")
     confidence = written.data["confidence"]
     if confidence not in get_args(Confidence):
         raise written.error(f"confidence: {confidence!r} is not one of {', '.join(get_args(Confidence))}", "confidence")
-    source = written.source()
-    if confidence == "measured" and not source.read:
+    source = written.source(written.data["source"], "source")
+    named = {key: written.source(entry, "sources", key) for key, entry in written.section("sources").items()}
+    if confidence == "measured" and not all(each.read for each in (source, *named.values())):
         raise written.error("confidence: measured requires a source with read: true; use estimated")
     fields = written.data["fleet"]
     if not isinstance(fields, dict) or not fields:
@@ -72,6 +79,10 @@ def read_fleet(path: Path) -> FleetProfile:
         raise written.error(
             "fleet.like: a fleet of the library can't refer to another fleet; write the fields", "fleet", "like"
         )
+    for key in named.keys() - fields.keys():
+        told = f"sources.{key}: {key} is not a field of this fleet{suggestion(key, fields)}"
+        raise written.error(told, "sources", key)
     return FleetProfile(
-        path.stem, written.text("title"), source, cast("Confidence", confidence), MappingProxyType(fields), written
-    )
+        path.stem, written.text("title"), MappingProxyType(dict.fromkeys(fields, source) | named),
+        cast("Confidence", confidence), MappingProxyType(fields), written,
+    )  # fmt: skip

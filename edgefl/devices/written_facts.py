@@ -169,12 +169,12 @@ class ProfileFile:
             raise self.error(f"{name}: confidence measured requires a source with read: true; use estimated", name)
         return Fact(value, low, high, entry.confidence, entry.source)
 
-    def source(self) -> FactSource:
-        """The file's ``source``, for a file with a single source.  Raises DeviceError if it is incomplete."""
+    def source(self, entry: object, *where: str) -> FactSource:
+        """The source written as ``entry`` at this key path.  Raises DeviceError if it is incomplete."""
         try:
-            return FactSource.model_validate(self.data.get("source"))
+            return FactSource.model_validate(entry)
         except ValidationError as error:
-            raise self.invalid(error, ("source",), SOURCE_SHAPE) from None
+            raise self.invalid(error, where, SOURCE_SHAPE) from None
 
     def invalid(self, error: ValidationError, where: KeyPath, shape: str) -> DeviceError:
         """A DeviceError about each field of the value at ``where``, a ``shape``, that pydantic complains of."""

@@ -115,8 +115,8 @@ class FleetSheet(ProfileHead):
 
     confidence: str
     """`measured`, `datasheet` or `estimated`"""
-    source: Sourced
-    """Its source"""
+    sources: Annotated[Mapping[str, Sourced], Keys("FIELD")]
+    """The source of a field; its title is `Own estimate` where nobody published a figure"""
     fields: Annotated[Mapping[str, object], Keys("FIELD")]
     """Its fields as written"""
     devices: Shares

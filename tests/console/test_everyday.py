@@ -318,6 +318,39 @@ def test_a_new_scenario_is_the_other_under_another_name(
     )
 
 
+@pytest.mark.parametrize("like", ["quickstart", "tour", "relays"])
+def test_a_new_scenario_with_a_fleet_of_the_library_is_the_other_but_for_its_fleet(
+    like: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert answer("new", "mine", "--like", like, "--fleet", "phones")[0] == 0
+    assert yaml.safe_load(Path("mine.yaml").read_text())["fleet"] == {"like": "phones"}
+    made, original = load("mine.yaml").to_data(), load(like).to_data()
+    assert made["fleet"]["devices"] == {"phone-entry": 0.45, "phone-mid": 0.4, "phone-flagship": 0.15}
+    assert {**made, "name": "", "fleet": ""} == {**original, "name": "", "fleet": ""}
+
+
+def test_a_scenario_without_a_fleet_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tower = "model: {text: {tower: transformer, blocks: 1, width: 8, heads: 1}}"
+    Path("bare.yaml").write_text(f"edgefl: 1\ndata: {{source: glyphs, clients: {{text: 4}}}}\n{tower}\n")
+    assert answer("new", "mine", "--like", "bare.yaml", "--fleet", "classroom")[0] == 0
+    assert load("mine.yaml").to_data()["fleet"]["links"] == {"ethernet-gigabit": 0.5, "wifi-5": 0.5}
+
+
+def test_an_unknown_fleet_is_refused_with_the_nearest_and_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ", ".join(sorted(path.stem for path in (ROOT / "profiles" / "fleets").glob("*.yaml")))
+    for given, told in (
+        ("phonse", f"unknown fleet 'phonse'; did you mean 'phones'? The fleets are {names}"),
+        ("zz", f"unknown fleet 'zz'; allowed: {names}"),
+    ):
+        assert answer("new", "mine", "--fleet", given) == (2, "", f"edgefl: error: {told}\n")
+    assert not Path("mine.yaml").exists()
+
+
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("mine")
@@ -327,7 +360,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
     )
     assert Path("mine.yaml").read_text() == "mine" and not Path("edgefl.schema.json").exists()
     assert json.loads(answer("new", "mine", "--force", "--as", "json")[1]) == {
-        "scenario": "mine.yaml", "schema": "edgefl.schema.json", "like": "quickstart",
+        "scenario": "mine.yaml", "schema": "edgefl.schema.json", "like": "quickstart", "fleet": None,
     }  # fmt: skip
     assert load("mine.yaml").name == "mine"
     for words, message in (

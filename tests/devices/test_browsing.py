@@ -49,6 +49,8 @@ def test_one_profile() -> None:
     assert (board["metered"], describe("server-h200")["metered"]) == (0, 1)
     assert describe("lte")["derived"]["download_goodput_bits_per_second"] == pytest.approx(12.61e6)
     phones = describe("phones")
+    titles = {field: source["title"] for field, source in phones["sources"].items()}
+    assert titles["devices"].startswith("RAM of Android") and titles["failures"] == "Own estimate"
     assert sum(phones["devices"].values()) == pytest.approx(1) and phones["derived"]["least_ram_bytes"] <= 2**32
     with pytest.raises(UnknownName, match="unknown device, link or fleet 'phonse'; did you mean 'phones'"):
         describe("phonse")

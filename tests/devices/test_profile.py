@@ -192,8 +192,8 @@ def test_the_library_spans_the_edge():
 @pytest.mark.parametrize("name", devices.fleet_names())
 def test_a_fleet_of_the_library_is_one_that_can_be_drawn(name):
     found = devices.fleet_profile(name)
-    assert found.title and found.source.quote
-    assert not (found.confidence == "measured" and not found.source.read)
+    assert found.title and found.sources.keys() == found.fields.keys()
+    assert not (found.confidence == "measured" and not all(source.read for source in found.sources.values()))
     options = FleetOptions.model_validate({"like": name})
     assert {device.name for device in Fleet.draw(options, 200, 1).devices} == set(options.devices)
 
@@ -461,6 +461,11 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
     ("change", "told"),
     [
         ({"source": None}, "source: must be a mapping"),
+        ({"sources": {"links": {"title": "t", "date": "2026-01-01"}}}, "sources.links.quote: Field required"),
+        (
+            {"sources": {"link": {"title": "t", "date": "2026-01-01", "quote": "q"}}},
+            "sources.link: link is not a field of this fleet; did you mean 'links'?",
+        ),
         ({"confidence": "sure"}, "'sure' is not one of measured, datasheet, estimated"),
         ({"fleet": {}}, "must be a mapping of a fleet's fields, not {}"),
         ({"fleet": {"like": "phones"}}, "can't refer to another fleet"),

@@ -39,6 +39,18 @@ def test_the_page_counts_what_the_files_say() -> None:
     assert [int(row[i]) for i in (1, 2, 4)] == [written[each] for each in ("measured", "datasheet", "estimated")]
 
 
+def test_every_fleet_is_a_row_with_its_shares_and_who_says_so() -> None:
+    rows = [line.strip("| ").split(" | ") for line in PAGE.split("## All fleets")[1].split("\n## ")[0].splitlines()]
+    found = {row[0].strip("`"): row[2:] for row in rows if len(row) == 4}
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob("profiles/fleets/*.yaml")}
+    assert files.keys() <= found.keys()
+    for name, file in files.items():
+        for field, told in zip(("devices", "links"), found[name], strict=True):
+            title = file.get("sources", {}).get(field, file["source"])["title"]
+            assert "(own estimate)" in told if title == "Own estimate" else f"[{title}]" in told
+            assert all(f"{each} {share}" in told for each, share in file["fleet"][field].items())
+
+
 def test_a_published_power_stands_there() -> None:
     """https://github.com/geerlingguy/top500-benchmark: 7.2 W of a Raspberry Pi 4 over a Linpack run."""
     section = PAGE.split("\n### raspberry-pi-4-4gb\n")[1].split("\n### ")[0]

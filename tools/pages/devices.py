@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
-from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
+from edgefl.devices import (
+    Device,
+    FleetProfile,
+    Link,
+    device_names,
+    fleet_names,
+    fleet_profile,
+    link_names,
+    load_device,
+    load_link,
+)
+from edgefl.devices.fleet_profile import OWN_ESTIMATE
 from edgefl.devices.processors import classes
 from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
 from edgefl.devices.written_facts import Fact, FactSource
@@ -17,8 +28,6 @@ from tools.pages.markdown import oneline, table
 DERIVED = ("name", "facts", "processor_class", "tf32_flops_per_second")
 """Fields of a profile that its file doesn't write."""
 CONFIDENCES = ("measured", "datasheet", "fitted", "estimated")
-OWN = "Own estimate"
-"""The title of a source that is nobody else's."""
 
 
 def device_blocks() -> dict[str, str]:
@@ -29,6 +38,7 @@ def device_blocks() -> dict[str, str]:
     return {
         "all devices": _device_list(devices),
         "all links": _link_list(links),
+        "all fleets": _fleet_list([fleet_profile(name) for name in fleet_names()]),
         "numbers of a device": _meanings(Device, devices),
         "processors": _processors(devices),
         "numbers of a link": _meanings(Link, links),
@@ -87,6 +97,20 @@ def _link_list(links: list[Link]) -> str:
     return table(("Link", "What it is", "Down", "Up", "Latency", "Loss", "m/d/f/e"), rows)
 
 
+def _fleet_list(fleets: list[FleetProfile]) -> str:
+    """The shares of devices and links of each fleet, with who says so."""
+    rows = [
+        (f"`{fleet.name}`", fleet.title, *(_shares(fleet, field) for field in ("devices", "links"))) for fleet in fleets
+    ]
+    return table(("Fleet", "What it is", "Devices", "Links"), rows)
+
+
+def _shares(fleet: FleetProfile, field: str) -> str:
+    written, source = cast("Mapping[str, str]", fleet.fields[field]), fleet.sources[field]
+    by = "own estimate" if source.title == OWN_ESTIMATE else f"after [{source.title}]({source.url}), {source.date}"
+    return ", ".join(f"{name} {amount}" for name, amount in written.items()) + f" ({by})"
+
+
 def _shown(number: str, profile: Device | Link) -> str:
     """A number of a profile with its unit, and the first letter of its confidence."""
     return f"{number_formatter(number)(getattr(profile, number))} ({profile.facts[number].confidence[0]})"
@@ -135,7 +159,7 @@ def _sources(profiles: Sequence[Device | Link]) -> str:
     cited: dict[tuple[str, str], dict[str, None]] = {}
     for profile in profiles:
         for fact in profile.facts.values():
-            if fact.confidence != "fitted" and fact.source.title != OWN:
+            if fact.confidence != "fitted" and fact.source.title != OWN_ESTIMATE:
                 cited.setdefault(_cited(fact.source), {})[profile.name] = None
     rows = [(*source, ", ".join(f"[`{name}`](#{name})" for name in names)) for source, names in sorted(cited.items())]
     return table(("Source", "Read on", "Numbers of"), rows)
@@ -156,7 +180,8 @@ def _confidence(devices: Sequence[Device]) -> str:
     }
     facts["all"] = [fact for of in facts.values() for fact in of]
     rows = [
-        (name, *_counted(of), str(len(of)), str(sum(f.source.title == OWN for f in of))) for name, of in facts.items()
+        (name, *_counted(of), str(len(of)), str(sum(f.source.title == OWN_ESTIMATE for f in of)))
+        for name, of in facts.items()
     ]
     return table(("Numbers of", *map(str.capitalize, CONFIDENCES), "All", "Our own estimate only"), rows)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices.fleet_profile import OWN_ESTIMATE
 from edgefl.drawing.text_tables import new_table, number_formatter, or_dash, print_section, print_table, screen
 from edgefl.records.devices import DeviceProfile, FleetSheet, Library, LinkProfile, RestsOn, Sourced
 from edgefl.records.record import UNSET
@@ -82,14 +83,18 @@ def _print_fleet_list(console: Console, rows: Sequence[FleetSheet]) -> None:
     if not rows:
         print_section(console, "No fleet matches")
         return
-    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
+    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "own estimates", "", left=(0, 5, 6))
     for fleet in rows:
+        own = [field for field in ("devices", "links") if _is_own(fleet, field)]
         table.add_row(
             fleet.name, str(len(fleet.devices)), str(len(fleet.links)),
             units.show_bytes(fleet.derived["least_ram_bytes"]),
-            units.show_rate(fleet.derived["mean_flops_per_second"]), fleet.confidence, fleet.title,
+            units.show_rate(fleet.derived["mean_flops_per_second"]), " and ".join(own) or "none", fleet.title,
         )  # fmt: skip
-    print_section(console, "Fleets", table, "A scenario uses one with `fleet: {like: NAME}`.")
+    print_section(
+        console, "Fleets", table,
+        "Own estimates: shares that nobody published. A scenario uses a fleet with `fleet: {like: NAME}`.",
+    )  # fmt: skip
 
 
 def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> None:
@@ -130,20 +135,29 @@ def _rests_on(known: RestsOn) -> str:
 def _print_fleet(console: Console, fleet: FleetSheet) -> None:
     console.print(Text(f"{fleet.name}: {fleet.title}", style="bold"))
     for noun, shares in (("device", fleet.devices), ("link", fleet.links)):
-        table = new_table(noun, "share")
+        table = new_table(noun, "share, own estimate" if _is_own(fleet, f"{noun}s") else "share, after a source")
         for name, share in shares.items():
             table.add_row(name, units.show_share(share))
         print_table(console, table)
         console.print()
     other_fields = {key: value for key, value in fleet.fields.items() if key not in ("devices", "links")}
     if other_fields:
-        table = new_table("", "as written", left=(0, 1))
+        table = new_table("", "by", "as written", left=(0, 1, 2))
         for key, value in other_fields.items():
-            table.add_row(key, flow(value))
+            table.add_row(key, "own estimate" if _is_own(fleet, key) else "after a source", flow(value))
         print_section(console, "Other fields", table)
     _print_derived(console, fleet.derived)
-    console.print(Text(f"Source ({fleet.confidence})", style="bold"))
-    console.print(Text(f"{_source(fleet.source)}\n  {fleet.source.quote}\n"), soft_wrap=True)
+    by_source: dict[tuple[str, str], list[str]] = {}
+    for field, source in fleet.sources.items():
+        by_source.setdefault((_source(source), source.quote), []).append(field)
+    console.print(Text(f"Sources ({fleet.confidence})", style="bold"))
+    for (head, quote), fields in by_source.items():
+        console.print(Text(f"{head}\n  {', '.join(fields)}: {quote}"), soft_wrap=True)
+    console.print()
+
+
+def _is_own(fleet: FleetSheet, field: str) -> bool:
+    return field in fleet.sources and fleet.sources[field].title == OWN_ESTIMATE
 
 
 def _print_derived(console: Console, derived: Mapping[str, float]) -> None:

@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from edgefl.commands.new.answer import NewScenario
 
 
+def _fleets(incomplete: str) -> list[str]:
+    from edgefl.devices.fleet_profile import fleet_names
+
+    return [name for name in fleet_names() if name.startswith(incomplete)]
+
+
 @command(
-    "edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none",
+    "edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none", "edgefl new night --fleet phones",
     answer="edgefl.commands.new.answer:NewScenario", forms={"table": "edgefl.commands.new.answer:lines_of"},
 )  # fmt: skip
 def new(
@@ -25,6 +31,10 @@ def new(
             autocompletion=shipped_and_files,
         ),
     ] = "quickstart",
+    fleet: Annotated[
+        str | None,
+        option("Fleet of the library that takes the place of the scenario's: phones.", "FLEET", autocompletion=_fleets),
+    ] = None,
     *,
     force: Force = False,
 ) -> NewScenario:
@@ -33,9 +43,10 @@ def new(
     It is a copy of another with its comments, and the schema with which editors check it lies next to it.
 
     Returns:
-        ``scenario``, ``schema`` (their files) and ``like``.
+        ``scenario``, ``schema`` (their files), ``like`` and ``fleet``.
 
     Raises:
+        UnknownName: There is no such fleet.
         ScenarioError: There is no scenario ``like``, or a file of that name already, or a file can't be written.
 
     Examples:
@@ -55,7 +66,7 @@ def new(
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not path.stem.strip() or not path.stem.isprintable() or "\0" in name:
         raise ScenarioError(f"{printable(name)!r} can't be the name of a scenario")
-    text, schema = copied_text(like, path), path.parent / SCHEMA
+    text, schema = copied_text(like, path, fleet), path.parent / SCHEMA
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -73,4 +84,4 @@ def new(
         raise ScenarioError(told, file=str(path)) from None
     except OSError as error:
         raise ScenarioError(f"can't be written: {error.strerror}", file=str(path)) from error
-    return NewScenario(scenario=str(path), schema=str(schema), like=like)
+    return NewScenario(scenario=str(path), schema=str(schema), like=like, fleet=fleet)
