@@ -120,12 +120,12 @@ class Roster:
     def spend(self, clients: Integers, amounts: Mapping[str, Floats], at: Floats) -> None:
         """Add what rounds that ended ``at`` these times took, by budget, to what these distinct clients have spent.
 
-        They are judged again where a cap is for all rounds.
+        Those with a cap for all rounds are judged again.
         """
         if self.caps is not None and self.spent is not None:
             self.caps.spend(self.spent, clients, amounts, at)
-            if self.caps.names(JOB):
-                self._spenders.append(clients)
+            for name in self.caps.names(JOB):
+                self._spenders.append(clients[self.caps.amounts[name][clients] < np.inf])
 
     def within_day(self, clients: Integers, at: float) -> Booleans:
         """Whether the next round of these clients fits what their caps leave of the day: `[clients]`."""
