@@ -362,7 +362,8 @@ class Dora(Lora):
     def moved_rows(cls, rows: Tensor, own: Mapping[str, Tensor], scale: float) -> Tensor:
         """Each row of weight and product in its trained length."""
         moved = super().moved_rows(rows.to(own["lora_a"].dtype), own, scale)
-        return (own[MAGNITUDE] / torch.linalg.norm(moved, dim=1))[:, None] * moved
+        scaled: Tensor = (own[MAGNITUDE] / torch.linalg.norm(moved, dim=1))[:, None] * moved
+        return scaled
 
 
 def scale(adapter: AdapterDescription) -> float:

@@ -92,7 +92,7 @@ class _Sums(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if x.dim() > 2:  # a model may have a dimension for one batch
-            return self._linear(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
+            return self._linear(x.flatten(0, -2), weight, bias).view(*x.shape[:-1], -1)
         used = weight.detach()
         if torch.is_autocast_enabled(x.device.type) and used.dtype is torch.float32:
             dtype = torch.get_autocast_dtype(x.device.type)

@@ -18,9 +18,9 @@ from edgefl.models.towers.library_model import (
     configuration,
     copy_folder,
     has_parameters,
-    made,
+    make_model,
     model_class,
-    prepared,
+    prepare,
     read_only,
 )
 
@@ -171,7 +171,7 @@ class HFCausal:
         Raises MethodError if the library refuses a value only now, such as a rope_theta that is a list.
         """
         options = options_from(CausalOptions, description)
-        return made(_config(options, description), options.tokens)
+        return make_model(_config(options, description), options.tokens)
 
     @staticmethod
     def of_library(model: Any, description: TowerDescription, norm: bool) -> CausalTower:
@@ -193,7 +193,7 @@ class HFCausal:
 
         def take_apart(whole: Any) -> nn.Module:
             below = getattr(whole, whole.base_model_prefix) if predicts else whole
-            tower = HFCausal.of_library(prepared(below, description["tokens"]), description, True)
+            tower = HFCausal.of_library(prepare(below, description["tokens"]), description, True)
             if hasattr(tower, "head"):
                 tower.head.load_state_dict(whole.get_output_embeddings().state_dict())
             return tower

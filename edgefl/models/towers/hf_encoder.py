@@ -18,9 +18,9 @@ from edgefl.models.towers.library_model import (
     LibraryOptions,
     configuration,
     copy_folder,
-    made,
+    make_model,
     model_class,
-    prepared,
+    prepare,
     read_only,
 )
 
@@ -136,7 +136,7 @@ class HFEncoder:
     def library(description: TowerDescription) -> nn.Module:
         """transformers' own model; of Whisper the encoder."""
         options = options_from(HFEncoderOptions, description)
-        return made(_config(options, description), options.tokens)
+        return make_model(_config(options, description), options.tokens)
 
     @staticmethod
     def of_library(model: nn.Module, description: TowerDescription, norm: bool) -> Encoder:
@@ -153,7 +153,7 @@ class HFEncoder:
         config = _config(options, description)
 
         def take_apart(whole: Any) -> nn.Module:
-            return HFEncoder.of_library(prepared(whole, options.tokens), description, True)
+            return HFEncoder.of_library(prepare(whole, options.tokens), description, True)
 
         copy_folder(module, weights, model_class(config), config, take_apart, {"embedding", "blocks", "norm"})
 

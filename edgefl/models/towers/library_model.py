@@ -281,7 +281,7 @@ def _structure(text: str, tokens: int) -> Structure:
     given = {n: TRACED_WORDS for n in ("vocab_size",) if hasattr(config, n)}
     try:
         with torch.device("meta"), SkipInitialisation(), seeds.seeding_globals(0), quiet():
-            return trace(made(configuration({**fields, **given}), tokens))
+            return trace(make_model(configuration({**fields, **given}), tokens))
     except ValueError:
         raise
     except MethodError as error:
@@ -310,7 +310,7 @@ def model_class(config: Any) -> Any:
     return made
 
 
-def made(config: Any, tokens: int) -> nn.Module:
+def make_model(config: Any, tokens: int) -> nn.Module:
     """The library's model, of Whisper the encoder, without poolers; what isn't trained of it is computed.
 
     Rotary positions are those of a text of so many ``tokens``.  Raises MethodError if the library refuses a value only
@@ -324,11 +324,11 @@ def made(config: Any, tokens: int) -> nn.Module:
         model = model_class(config)(config)
     except Exception as error:  # the library raises many classes
         raise MethodError(f"transformers can't build a model of this configuration: {one_line(error)}") from error
-    return prepared(model, tokens)
+    return prepare(model, tokens)
 
 
-def prepared(model: nn.Module, tokens: int) -> nn.Module:
-    """The library's model as ``made`` gives it."""
+def prepare(model: nn.Module, tokens: int) -> nn.Module:
+    """The library's model as ``make_model`` gives it."""
     if model.config.model_type == "whisper":  # type: ignore[union-attr]
         model = model.get_submodule("encoder")
     _without(model, "pooler", None)
@@ -415,7 +415,7 @@ def trace(model: Any) -> Structure:
     place_constants(model, torch.device("meta"))
     offset = any(hasattr(part, "create_position_ids_from_inputs_embeds") for part in model.modules())
     more = {"position_ids": torch.arange(TRACED)[None]} if offset else {}
-    with unmasked():
+    with without_masks():
         given = model(**example(model), **more, **without_cache(model), return_dict=True)
     for handle in handles:
         handle.remove()
@@ -478,7 +478,7 @@ def _why_whole(model: nn.Module, path: str, blocks: nn.ModuleList, calls: list[s
 
 
 @contextmanager
-def unmasked() -> Iterator[None]:
+def without_masks() -> Iterator[None]:
     """Within it the library takes a text for one sequence without padding, as it is here.
 
     It would read that from positions and masks, which have no values while costs are predicted.
@@ -549,7 +549,7 @@ class LibraryModel(nn.Module):
             first = PADDING + 1
             more["position_ids"] = torch.arange(first, first + x.shape[1], device=x.device)[None]
         place_constants(self.embedding, x.device)
-        with unmasked(), self._standing(x, begin, until):
+        with without_masks(), self._standing(x, begin, until):
             tokens: Tensor = self.embedding(**more, return_dict=True).last_hidden_state
         return tokens
 
