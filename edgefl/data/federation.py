@@ -26,7 +26,7 @@ from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 from edgefl.modalities import KINDS, MODALITIES, SIGNALS, Kind
 from edgefl.models.preprocessing import Preprocessing
-from edgefl.work.description import HELD_OUT, TensorSpec
+from edgefl.work.description import HELD_OUT, POOLED, TensorSpec
 from edgefl.work.tasks import like
 
 PAIRS = 500
@@ -304,12 +304,11 @@ class Federation:
         return _placeholder_rows(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
 
     def server(self) -> Samples:
-        """The server's samples: validation, test and, if there are any, public ones; as private ones those of all
-        clients of a kind, with which only ``method: central`` trains."""
+        """The server's samples: validation, test, public ones if there are any, and those of all clients (POOLED)."""
         title = f"the server ({self.title})"
 
         def rows_of(data: str, pattern: str) -> Integers:
-            if data == "private" and pattern in self.kinds:
+            if data == POOLED and pattern in self.kinds:
                 return self._pooled_rows(pattern)
             if data not in self.server_samples or pattern not in self.server_samples[data]:
                 allowed = [f"{d} {p}" for d, sizes in self.server_samples.items() for p in sizes]

@@ -14,7 +14,7 @@ from edgefl import seeds
 from edgefl.arrays import Integers
 from edgefl.data.missing import lacking_in_a_test, patterns_of
 from edgefl.errors import DataError, suggestion
-from edgefl.work.description import Pass, TensorSpec
+from edgefl.work.description import POOLED, Pass, TensorSpec
 
 PADDING = -1
 """Label of the samples that fill the last batch of an evaluation."""
@@ -135,7 +135,10 @@ class Samples:
         rows = self.rows(pass_.data, whole)
         if pass_.data == "public":
             rows = rows[: pass_.args.get("samples")]
-        elif pass_.data != "private":  # a limit of a split that is held out, the server's or a client's own
+        elif pass_.data not in (
+            "private",
+            POOLED,
+        ):  # a limit of a split that is held out, the server's or a client's own
             rows = rows[: pass_.args.get("samples", self.most.get(whole))]
         if whole in pass_.args.get("missing", {}):
             # the missing modalities are the same in every round and for every method

@@ -11,6 +11,7 @@ from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState
 from edgefl.work import Work
+from edgefl.work.description import POOLED
 
 
 class Central(Method):
@@ -39,7 +40,8 @@ class Central(Method):
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """A client's work for each kind, on the samples of all clients of the kind."""
-        return [self.work(kind, round) for kind in self.setting.kinds]
+        works = (self.work(kind, round) for kind in self.setting.kinds)
+        return [replace(w, passes=tuple(replace(each, data=POOLED) for each in w.passes)) for w in works]
 
 
 class Local(Method):

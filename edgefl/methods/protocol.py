@@ -257,7 +257,7 @@ class Method:
         index = [found[c.kind].setdefault(variant(c), len(found[c.kind])) for c in each]
         return {kind: tuple(variants) for kind, variants in found.items()}, np.array(index, np.int32)
 
-    def trained_as(self, variant: Hashable) -> tuple[Method, Hashable]:
+    def method_of(self, variant: Hashable) -> tuple[Method, Hashable]:
         """This method with the training of a variant's devices, and the method's own variant."""
         if not isinstance(variant, DeviceVariant):
             return self, variant
@@ -302,7 +302,7 @@ class Method:
         It is what runs and is priced, and isn't to be overridden.  Raises MethodError for a part that no kind has.
         """
         if isinstance(variant, DeviceVariant):
-            method, own = self.trained_as(variant)
+            method, own = self.method_of(variant)
             return method.client_work(kind, round, own)
         asked: Callable[..., Work] = self.work
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
@@ -511,7 +511,7 @@ class Method:
 
     def client_evaluation(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """``evaluate_client`` of a variant; it isn't to be overridden."""
-        method, own = self.trained_as(variant)
+        method, own = self.method_of(variant)
         asked: Callable[..., Work] = method.evaluate_client
         return asked(kind, round, own) if method.varies else asked(kind, round)
 

@@ -164,7 +164,7 @@ class ClientLines:
         for plan, round in zip(plans, base_rounds, strict=True):
             if (key := (plan.kind, plan.variant, int(round))) not in known:
                 pattern = setting.kinds[plan.kind].pattern
-                training = self.setup.method.trained_as(plan.variant)[0].setting.training.of(plan.kind)
+                training = self.setup.method.method_of(plan.variant)[0].setting.training.of(plan.kind)
                 known[key] = orjson.dumps(training.scalars_of(int(round), pattern)["lr"])
         rounds = map(int, base_rounds)
         return {"lr": [known[plan.kind, plan.variant, round] for plan, round in zip(plans, rounds, strict=True)]}

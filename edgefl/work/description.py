@@ -219,6 +219,9 @@ class StepArgs(TypedDict, total=False):
 HELD_OUT = "held-out"
 """The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
 
+POOLED = "pooled"
+"""The private samples of all clients of a kind, with which only a server trains that has them all (``central``)."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -229,9 +232,9 @@ class Pass:
 
     step: str
     """Registered name of the step."""
-    data: Literal["private", "held-out", "public", "validation", "test"]
+    data: Literal["private", "held-out", "pooled", "public", "validation", "test"]
     """``private``, ``held-out`` (its own samples that it doesn't train on) or ``public`` on a client; ``public``,
-    ``validation`` or ``test`` on the server."""
+    ``validation``, ``test`` or ``pooled`` (the private samples of all clients) on the server."""
     patterns: tuple[str, ...]
     """Modality patterns of the samples, ``image``, ``text``, ``image-text``; visited in this order, one pattern per
     batch."""
@@ -379,7 +382,7 @@ class Description:
         # epochs repeat the same objects: each is fitted once
         distinct = {id(p): p for p in self.passes}
         for key, p in distinct.items():
-            if p.data in ("private", HELD_OUT) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
+            if p.data in ("private", HELD_OUT, POOLED) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
                 distinct[key] = replace(p, batch=batch)
         passes = tuple(distinct[id(p)] for p in self.passes)
         same = all(new is old for new, old in zip(passes, self.passes, strict=True))

@@ -22,7 +22,7 @@ from edgefl.models.model import DTYPES
 from edgefl.models.tower import running_as_written
 from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
-from edgefl.work.description import Description, Pass, Payload, Source, Work
+from edgefl.work.description import POOLED, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import applying_edits, edit_uploads
 from edgefl.work.meter.meter import NO_METER, Meter, NoMeter
 from edgefl.work.meter.trace import FINISH, METERED, START
@@ -220,7 +220,7 @@ def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> tuple[Tensor
         pass_meter = meter if occurrences[index] < meter.most else NO_METER
         pass_seed = seeds.key(seed, "shuffle", index, occurrences[index])
         # equal passes are epochs; one on public samples has the rates of the epoch before it
-        if trainer and decay != 1 and pass_.train and pass_.data == "private":
+        if trainer and decay != 1 and pass_.train and pass_.data in ("private", POOLED):
             trainer.scale_rates(decay ** occurrences[index])
         steps += _one_pass(ctx, pass_, index, pass_seed, trainer if pass_.train else None, pass_meter, total)
         occurrences[index] += 1

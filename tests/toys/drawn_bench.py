@@ -68,7 +68,7 @@ def drawn_bench(
             for axis, total, missed in totals
         ],
         "costs": [_cost(rng, fleet.fleet, row) for fleet in fleets[-2:] for row in fleet.rows],
-        "trained": 118, "cells": 640, "failed": {}, "seconds": 4000.0,
+        "references": [], "trained": 118, "cells": 640, "failed": {}, "seconds": 4000.0,
     }  # fmt: skip
     return BenchAnswer(**{**answer, **fields})
 

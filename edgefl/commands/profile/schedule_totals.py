@@ -283,7 +283,7 @@ class _Follower:
 
 def _epochs(setup: Setup, kind: str, variant: Hashable, client: int) -> float:
     """How often a client trains on each of its samples in a round, on average."""
-    training = setup.method.trained_as(variant)[0].setting.training.of(kind)
+    training = setup.method.method_of(variant)[0].setting.training.of(kind)
     if training.steps is None:
         return training.epochs
     samples = int(setup.clients.client_samples[client])

@@ -110,7 +110,7 @@ def _priced_rows(
             if store:
                 store.add(rows[-1])
             continue
-        on_progress("found", {"what": f"{label}: {_told(row)}"})
+        on_progress("found", {"what": f"{label}: {_row_words(row)}"})
         if train and store and not row.trained:
             try:
                 row = replace(row, **answers.cell_run(label, variant)._asdict())
@@ -128,7 +128,7 @@ def _priced_rows(
     return rows
 
 
-def _told(row: CellRow) -> str:
+def _row_words(row: CellRow) -> str:
     """The row in short, for the progress: ``38 % eligible, peak 986 KiB, round 48.9 ms``."""
     words = [
         f"{percent(row.eligible_share_at_hardest_stage)} eligible",

@@ -325,7 +325,7 @@ class Training(Learning):
         return Update(
             arrival.client, plan.kind, samples, work, {payload.name: AddedUp(payload, {}) for payload in work.up},
             self._start(started)[1], arrival.round, arrival.staleness, arrival.weight_factor,
-            self.setup.round.has_equal_weights, variant=self.setup.method.trained_as(plan.variant)[1],
+            self.setup.round.has_equal_weights, variant=self.setup.method.method_of(plan.variant)[1],
             dispatch=arrival.number,
         )  # fmt: skip
 

@@ -86,7 +86,7 @@ class NoTraining(Learning):
             counts = {pattern: arrival.plan.samples for p in work.passes for pattern in p.patterns}
             # a variant may be a client's own, and then the method may ask for whom it makes a table
             client = arrival.client if self.setup.method.varies else number
-            own = self.setup.method.trained_as(plan.variant)[1]
+            own = self.setup.method.method_of(plan.variant)[1]
             updates.append(Update(client, plan.kind, counts, work, payloads, base, arrival.round, variant=own))
         if not updates:
             return {}
