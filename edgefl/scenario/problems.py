@@ -227,7 +227,10 @@ def _combine_complaints(items: Sequence[Complaint]) -> str:
 
 
 def _alternatives_text(expected: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(expected))
+    different = list(dict.fromkeys(expected))
+    if "a number" in different:  # of which a whole one is one
+        different = [text for text in different if text != "a whole number"]
+    return " or ".join(different)
 
 
 def _locate(loc: Sequence[str | int], data: Any, is_missing: bool) -> tuple[KeyPath, bool]:

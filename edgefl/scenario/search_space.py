@@ -168,9 +168,9 @@ def parse_search_space(scenario: Scenario, texts: Sequence[str]) -> list[Searche
     """The fields in texts such as ``training.lr=1e-4..1e-1``, ``linear:0..1`` and ``method.mu=0.01,0.1,1``.
 
     A range of positive numbers whose ends differ by LOG_FROM or more is searched by its logarithm, unless ``linear:``
-    or ``log:`` stands before it.  It has whole numbers if its ends are, and the field takes no others.  Raises
-    ScenarioError for another form, a path that can't be set, ends or values that the field doesn't take, and a field
-    that is given twice.
+    or ``log:`` stands before it.  It has whole numbers if its ends are, and the field takes no others or has one now
+    (``epochs: 2``).  Raises ScenarioError for another form, a path that can't be set, ends or values that the field
+    doesn't take, and a field that is given twice.
     """
     if isinstance(texts, str) or not all(isinstance(each, str) for each in texts):
         raise ScenarioError(f'search is a list such as ["training.lr=1e-4..1e-1"], not {show(texts)}')
@@ -227,9 +227,17 @@ def _span(scenario: Scenario, origin: str, path_text: str, scale: str | None, *e
     whole = isinstance(low, int) and isinstance(high, int)
     span = NumberRange(path, low, high, by_log, whole, origin)
     raise_all([error for end in (low, high) for error in span_errors(scenario, span, end)])
-    if whole and not span_errors(scenario, span, low + 0.5):
+    if whole and not _has_whole_number(scenario, path) and not span_errors(scenario, span, low + 0.5):
         span = replace(span, whole=False)
     return span if span.whole else replace(span, low=float(low), high=float(high))
+
+
+def _has_whole_number(scenario: Scenario, path: KeyPath) -> bool:
+    """Whether the scenario's field is a whole number: false for a share written as 1.0, and for a missing one."""
+    value: Any = scenario.to_data()
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def span_errors(scenario: Scenario, span: NumberRange, value: float) -> list[ScenarioError]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypedDict, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
 import torch
@@ -219,7 +219,7 @@ class StepArgs(TypedDict, total=False):
 HELD_OUT = "held-out"
 """The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
 
-POOLED = "pooled"
+POOLED: Final = "pooled"
 """The private samples of all clients of a kind, with which only a server trains that has them all (``central``)."""
 
 

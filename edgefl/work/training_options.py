@@ -85,11 +85,14 @@ class OwnTraining(Fields):
     )
 
 
+_Epochs = PositiveInt | Annotated[PositiveFloat, Field(allow_inf_nan=False)]  # whole numbers stay whole in files
+
+
 class GroupTraining(OwnTraining):
     """Training of one kind of client or of devices, where it differs from ``training``: how much they do too."""
 
     batch: PositiveInt | None = Field(None, description="samples per step")
-    epochs: PositiveInt | PositiveFloat | None = Field(None, description="local epochs per round, in place of steps")
+    epochs: _Epochs | None = Field(None, description="local epochs per round, in place of steps")
     steps: PositiveInt | None = Field(None, description="local steps per round, in place of epochs")
     accumulation: int | None = Field(None, ge=1, le=64, description="batches whose mean gradient makes one update")
 
@@ -159,7 +162,7 @@ class TrainingOptions(Fields):
         description="samples per step, for all or by modality pattern: {image: 32, image-text: 64}; samples that "
         "don't fill the last batch of an epoch are left out of it",
     )
-    epochs: PositiveInt | PositiveFloat = Field(
+    epochs: _Epochs = Field(
         1,
         description="local epochs per round, also parts: 0.5 is half of the batches, rounded down, but at least one",
     )

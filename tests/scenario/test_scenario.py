@@ -213,7 +213,7 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("batch: 32", "batch: {img: 32}", 13, "training.batch.img: unknown kind 'img'; did you mean 'image'?"),
         ("deadline: 10 min", "deadline: 0", 18, "round.deadline: must be more than 0, not 0"),
         ("batch: 32", "batch: -32", 13, "training.batch: must be greater than 0 or a mapping (`key: value`), not -32"),
-        ("epochs: 2", "epochs: true", 13, "training.epochs: must be a whole number, not true"),
+        ("epochs: 2", "epochs: true", 13, "training.epochs: must be a number, not true"),
         ("raspberry-pi-4-4gb", "raspberry-pi-44gb", 15, "fleet.devices.raspberry-pi-44gb: "),
         ("wifi-5: 50%", "wifi-5: 60%", 16, "fleet.links: "),
         ("12..48 MiB", "12..48 MIB", 17, "fleet.budgets.memory: "),

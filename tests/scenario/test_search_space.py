@@ -39,7 +39,8 @@ def scenario(tiny: Tiny) -> Scenario:
         ("training.lr=linear:1e-4..1e-1", (1e-4, 1e-1), False, False),
         ("training.lr=log:0.01..0.02", (0.01, 0.02), True, False),
         ("training.lr=1..2", (1.0, 2.0), False, False),  # whole ends, but the field takes others
-        ("training.epochs=1..8", (1, 8), False, True),
+        ("training.epochs=1..8", (1, 8), False, True),  # the field takes parts, but has a whole number
+        ("training.epochs=0.5..2", (0.5, 2.0), False, False),
         ("training.batch=4..64", (4, 64), True, True),
         ("round.cohort=0.1..0.5", (0.1, 0.5), False, False),
         ("round.cohort=1..5", (1, 5), False, True),  # a share or a number: here numbers
@@ -86,7 +87,7 @@ def test_a_list(scenario: Scenario, text: str, values: list[Any]) -> None:
         (["training.lr=1..1"], "1..1 is empty"),
         (["training.weight_decay=log:0..1"], "0 has no logarithm"),
         (["training.lr=1e-3..inf"], "a range goes from a number to a number, and 'inf' is none"),
-        (["training.epochs=0.5..3"], "training.epochs: must be a whole number, not 0.5"),
+        (["training.accumulation=0.5..3"], "training.accumulation: must be a whole number, not 0.5"),
         (["training.lr=1e-3..1", "training.lr=1,2"], "training.lr: is searched twice"),
         (["seed=1..5"], "seed: is no setting to search: trials are compared over the same seeds"),
         (["evaluation.pairs=10..500"], "evaluation.pairs: is no setting to search: all trials are scored in one way"),
