@@ -44,6 +44,7 @@ from edgefl.arrays import Booleans, Floats
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType
 from edgefl.devices.written_facts import library_folder
+from tools.published_steps.agreement import factor_around
 from tools.published_steps.predicting import KEY, MeasuredQuantity, key_of, measured_quantities, source_of
 
 TYPES: tuple[ProcessorType, ...] = ("cpu", "gpu")
@@ -93,8 +94,6 @@ START_OF_CLASS: Mapping[str, Mapping[str, float]] = {"x86-cpu": {"convolution 1x
 products, 1x1 convolutions reach 51 and depthwise ones of 3 x 3 and 7 x 7 reach 5.6 (torch 2.13, measured here)."""
 
 NOISE = 0.1
-SHARE = 0.8
-"""Of the rows, counted by device and source, that lie within an interval."""
 LOSS = "sum over rows of soft_l1(log(predicted seconds / measured seconds) / 0.1) / sqrt(rows of its device and source)"
 TITLE = "Efficiencies of processors, fitted to published seconds of training steps; written by tools/fit_rates.py"
 
@@ -459,11 +458,9 @@ def intervals(table: Table, predicted: Mapping[str, Floats]) -> list[dict[str, o
             rows = [one for one, used in zip(table.rows, of, strict=True) if used]
             off = np.abs(np.log(predicted[by]) - table.measured)[of]
             pairs = [(one.row.device, source_of(one.row)) for one in rows]
-            count, order = Counter(pairs), np.argsort(off)
-            inside = np.cumsum([1 / count[pairs[index]] for index in order])
-            half = off[order[np.searchsorted(inside, SHARE * inside[-1])]]
-            found.append({"of": table.type, "loading": loading, "seen": seen, "factor": rounded(exp(half)),
-                          "rows": len(rows), "pairs": len(count)})  # fmt: skip
+            factor = rounded(factor_around(off, pairs))
+            found.append({"of": table.type, "loading": loading, "seen": seen, "factor": factor, "rows": len(rows),
+                          "pairs": len({*pairs})})  # fmt: skip
     return found
 
 

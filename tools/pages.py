@@ -37,6 +37,7 @@ from tools.pages.errors import errors_page
 from tools.pages.evidence import (
     emulation_blocks,
     gpu_blocks,
+    joules_blocks,
     memory_blocks,
     other_program_blocks,
     second_runtime_blocks,
@@ -106,6 +107,7 @@ PAGES = (
     Page("docs/get-started/first-run.md", quickstart_block),
     Page("docs/evidence/memory.md", memory_blocks),
     Page("docs/evidence/seconds.md", seconds_blocks),
+    Page("docs/evidence/joules.md", joules_blocks),
     Page("docs/evidence/gpu.md", gpu_blocks),
     Page("docs/evidence/emulation.md", emulation_blocks),
     Page("docs/evidence/second-runtime.md", second_runtime_blocks),

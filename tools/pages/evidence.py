@@ -38,9 +38,49 @@ def seconds_blocks() -> dict[str, str]:
     """Those of the page about seconds and joules."""
     devices = [load_device(name) for name in device_names()]
     return {
-        "unseen": _unseen(), "intervals": _intervals(), "classes": _seconds(devices), "meters": _meters(devices),
-        "calibrated": _calibrated(),
+        "unseen": _unseen(), "intervals": _intervals(), "classes": _seconds(devices), "calibrated": _calibrated(),
     }  # fmt: skip
+
+
+def joules_blocks() -> dict[str, str]:
+    """Those of the page about joules: how far off they are by device, and the rows by device and network."""
+    known = recorded("joules")
+    of_device = [
+        (
+            "all" if name is None else f"`{name}`",
+            "" if name is None else hardware(name).title,
+            str(each["rows"]),
+            _percent(from_data(Estimate, each["median_error"], "joules.json")),
+            *(f"x{each[factor]:.2f}" for factor in ("mean_factor", "share_factor", "worst_factor")),
+            "" if name is None else f"x{each['watts_factor']:.2f}",
+        )
+        for each in (*known["joules_by_device"], known["joules"])
+        for name in (each.get("name"),)
+    ]
+    rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in known["rows"]:
+        rows.setdefault((each["device"], f"{each['model']}, {each['precision']}"), []).append(each)
+    of_network = [
+        (
+            f"`{device}`",
+            network,
+            _span(sorted(row["batch"] for row in of), "{}"),
+            str(len(of)),
+            _span(sorted(row["measured"] for row in of), "{:.3g}"),
+            _span(sorted(row["predicted"] / row["measured"] for row in of), "{:.2f}"),
+        )
+        for (device, network), of in rows.items()
+    ]
+    numbers = ("Rows", "Median error", "Mean factor", "80 % within", "Worst", "Watts alone")
+    return {
+        "joules": table(("Device", "What the meter saw", *numbers), of_device),
+        "rows": table(("Device", "Network", "Batch", "Rows", "Joules of a step", "Predicted / measured"), of_network),
+    }
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """The least and the largest of sorted values."""
+    return " to ".join(dict.fromkeys(form.format(each) for each in (values[0], values[-1])))
 
 
 def gpu_blocks() -> dict[str, str]:
@@ -209,14 +249,3 @@ def _off(rows: Sequence[Measurement], unseen: Unseen) -> list[str]:
 def _percent(of: Estimate) -> str:
     interval = "" if of.low is None or of.high is None else f" [{of.low:.0%}..{of.high:.0%}]".replace("%..", "..")
     return f"{of.value:.0%}".replace("%", " %") + interval.replace("%", "")
-
-
-def _meters(devices: Sequence[Device]) -> str:
-    """What was compared with a meter of watts or joules."""
-    rows = Counter(row.device for row in measurements() if row.watts or row.measured in ("power", "energy"))
-    ours = {device.name for device in devices}
-    told = [
-        (f"`{name}`", hardware(name).title, str(count), "yes" if name in ours else "")
-        for name, count in rows.most_common()
-    ]
-    return table(("Device", "What the meter saw", "Figures", "In the device library"), told)

@@ -21,6 +21,7 @@ from typing import Any
 from edgefl import units
 from edgefl.devices import device_names, link_names, load_device
 from edgefl.devices.measurements import measurements
+from edgefl.devices.profile import hardware
 from tools.pages.markdown import PROJECT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,9 +134,14 @@ def _seconds() -> dict[str, str]:
 
 
 def _joules() -> dict[str, str]:
-    row = recorded("seconds")["joules"]
-    watts = {row.device for row in measurements() if row.watts or row.measured in ("power", "energy")}
-    return {**_agreement("unseen-device", row), "meters": str(len(watts))}
+    known = recorded("joules")
+    rows = [row for row in known["rows"] if hardware(row["device"]).processor.type == "gpu"]
+    found = _agreement("unseen-device", known["joules"])
+    found |= {"gpus": str(len({row["device"] for row in rows})), "gpus.rows": str(len(rows))}
+    for name in ("predicted", "full"):
+        off = [100 * abs(row[f"{name}_watts"] / row["measured_watts"] - 1) for row in rows]
+        found |= {f"gpus.{name}-watts": _percent(median(off), 0), f"gpus.{name}-watts.worst": _percent(max(off), 0)}
+    return found
 
 
 def _agreement(name: str, row: dict[str, Any]) -> dict[str, str]:
@@ -144,6 +150,8 @@ def _agreement(name: str, row: dict[str, Any]) -> dict[str, str]:
         f"{name}.rows": str(row["rows"]),
         f"{name}.devices": str(row["devices"]),
         f"{name}.within": _percent(100 * row["within_factor"]["value"], 0),
+        f"{name}.mean": f"{row['mean_factor']:.2f}",
+        f"{name}.eighty": f"{row['share_factor']:.2f}",
         f"{name}.worst": f"{row['worst_factor']:.1f}",
         f"{name}.worst-whole": f"{row['worst_factor']:.0f}",
         f"{name}.tau": f"{row['tau']['value']:.2f}",

@@ -34,6 +34,10 @@ class Agreement(Record):
     """Median of |predicted / measured - 1|"""
     within_factor: Estimate
     """Share of rows whose predicted seconds are within a factor of 1.5"""
+    mean_factor: float
+    """exp of the mean |ln(predicted / measured)|, in which each (device, source) counts once"""
+    share_factor: float
+    """80 % of the rows lie within this factor, either way, if each (device, source) counts once"""
     worst_factor: float
     """The largest factor between predicted and measured seconds, either way"""
     tau: Estimate | None
@@ -74,6 +78,15 @@ class Foretold(Record):
     """By a fit without the source"""
     unseen_class: float
     """By a fit without the class of processors"""
+
+
+class JoulesAgreement(Agreement):
+    """Agreement of joules of the steps of one device, with the seconds of fits without it."""
+
+    name: str
+    """The device"""
+    watts_factor: float
+    """exp of the mean |ln(predicted / measured)| of the watts alone"""
 
 
 class PublishedRow(Record):
@@ -125,6 +138,8 @@ class PublishedAgreement(Answer):
     """Agreement of seconds with the shipped efficiencies, which were fitted to these rows; absent without rows"""
     joules: Agreement | Maybe = UNSET
     """Agreement of joules of a step, with the seconds of fits without the device; absent without rows"""
+    joules_by_device: Sequence[JoulesAgreement]
+    """Joules of a step by device"""
     by_device: Sequence[PublishedGroup]
     """Rows of seconds by device"""
     by_source: Sequence[PublishedGroup]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import exp, log, prod
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import get_args
 
 from edgefl.cost.client_cost import ComputeCost
@@ -27,6 +27,7 @@ from tools.published_steps.answer import (
     Agreement,
     Foretold,
     HeldOutAgreement,
+    JoulesAgreement,
     PublishedAgreement,
     PublishedGroup,
     PublishedRow,
@@ -212,12 +213,22 @@ def published_agreement(rows: Sequence[PublishedRow]) -> PublishedAgreement:
         if known is not None:
             questions.append(HeldOutAgreement(**vars(known), unseen=unseen))
     shipped = _agreement(seconds, [row.ratio * row.measured for row in seconds if row.ratio is not None])
-    joules = _agreement(*_foretold([row for row in rows if row.quantity == "joules"], "device"))
+    joules = [row for row in rows if row.quantity == "joules"]
     return PublishedAgreement(
-        rows=rows, questions=questions, shipped=shipped or UNSET, joules=joules or UNSET,
+        rows=rows, questions=questions, shipped=shipped or UNSET,
+        joules=_agreement(*_foretold(joules, "device")) or UNSET, joules_by_device=list(_joules_by_device(rows)),
         by_device=_groups(seconds, lambda row: row.device, "device"),
         by_source=_groups(seconds, source_of, "source"),
     )  # fmt: skip
+
+
+def _joules_by_device(rows: Sequence[PublishedRow]) -> Iterator[JoulesAgreement]:
+    for name in dict.fromkeys(row.device for row in rows if row.quantity == "joules"):
+        of = [row for row in rows if row.device == name]
+        known = _agreement(*_foretold([row for row in of if row.quantity == "joules"], "device"))
+        off = [abs(log(row.ratio)) for row in of if row.quantity == "power" and row.ratio]
+        if known is not None and off:
+            yield JoulesAgreement(**vars(known), name=name, watts_factor=exp(fmean(off)))
 
 
 def _foretold(rows: Sequence[PublishedRow], unseen: Unseen) -> tuple[list[PublishedRow], list[float]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, kendalltau
 
-from tools.published_steps.agreement import agreement, kendall_taus
+from tools.published_steps.agreement import agreement, factor_around, kendall_taus
 
 
 def test_tau_is_scipys_with_ties_and_with_rows_drawn_several_times() -> None:
@@ -25,7 +25,17 @@ def test_figures_are_those_of_a_hand() -> None:
     assert known.median_error.value == pytest.approx(0.5)  # of 0.1, 0.5, 0.5, 1.5
     assert known.within_factor.value == 0.5  # 1.5 itself is within; 0.5 is a factor of 2
     assert known.worst_factor == pytest.approx(2.5)
+    assert known.mean_factor == pytest.approx((1.5 * 2 * 1.1 * 2.5) ** 0.25)
+    assert known.share_factor == pytest.approx(2.5)  # three of four are not 80 %
     assert known.tau is not None and known.tau.value == pytest.approx(4 / 6)  # one pair of six is the wrong way
+
+
+def test_a_cluster_counts_once_however_many_rows_it_has() -> None:
+    """Nine rows of one cluster lie within 1.1 and the only row of another within 3: 80 % of two clusters are both."""
+    known = agreement(np.ones(10), [1.1] * 9 + [3.0], ["a"] * 9 + ["b"], devices=2)
+    assert known.share_factor == pytest.approx(3.0)
+    assert known.mean_factor == pytest.approx((1.1 * 3) ** 0.5)
+    assert factor_around(np.log([1.1, 1.2, 1.3, 1.4, 3.0]), "abcde") == pytest.approx(1.4)
 
 
 def test_the_interval_of_a_share_is_that_of_a_binomial() -> None:
