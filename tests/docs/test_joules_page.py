@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -51,7 +53,7 @@ def test_factors_of_all_rows_count_each_device_once() -> None:
 
 def test_the_rows_are_the_published_ones_with_watts() -> None:
     """Joules are those of YAML alone: seconds of a step times watts, of every row of seconds that has watts."""
-    seconds = {
+    seconds: dict[str, Callable[[dict[str, Any]], float]] = {
         "seconds_per_step": lambda row: units.SECONDS.parse(row["value"]),
         "samples_per_second": lambda row: row["batch"] / float(row["value"].split()[0]),
         "seconds_per_epoch": lambda row: units.SECONDS.parse(row["value"]) / -(-row["samples"] // row["batch"]),

@@ -23,7 +23,7 @@ def test_a_fleet_says_of_each_field_whose_it_is() -> None:
         ["device", "share,", "own", "estimate"], ["link", "share,", "own", "estimate"],
     ]  # fmt: skip
     (hours,) = (line for line in robots if line.startswith("availability"))
-    assert "after a source" in hours and "{markov: {on: 3 h, off: 8 h}}" in hours
+    assert "after a source" in hours and "3 h, 'off': 8 h" in hours
     title = robots.index("Nova Carter, Isaac documentation, NVIDIA (2026-11-21)")
     assert robots[title + 2].startswith("  availability: Battery Capacity: 1033 Wh")
     assert sum("share, after a source" in line for line in _printed(describe("phones"))) == 2
