@@ -38,7 +38,7 @@ OTHER_VALUES = {
         ("training.lr_schedule", "training.by.KEY.lr_schedule"),
         "name, or mapping: [rate schedules](#rate-schedules)",
     ),
-    "method.server_training": "mapping: [fields](scenario/training.md#trainingkindskey)",
+    "method.server_training": "mapping: [fields](scenario/training.md#trainingbykey)",
     "evaluation.metrics": "list of names, or of mappings with `name` and its fields",
     "round.staleness": "name, or mapping: [fields](#roundstaleness)",
     "round.policy": "name, or mapping: [policies](#round-policies)",
