@@ -44,7 +44,7 @@ class CheckRule:
     SPARSE = "aggregation works for the update of a single client"
     SERVER = "the server's works run"
     METRICS = "evaluation gives finite metrics"
-    SERVES = "at least one client kind takes part"
+    SERVES = "at least one client kind takes part, or the server trains"
     RUNS = "a scenario with the part runs"
     REPEATS = "a run is the same again, whatever the global random state and the order of sets"
     RESUMES = "an interrupted and resumed run equals one that wasn't interrupted"

@@ -57,12 +57,14 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
                 continue
             kinds = [kind for kind in setup.clients.kinds if method.participates(kind, round)]
             served |= set(kinds)
+            if not kinds and any(p.train for work in method.before(state, round) for p in work.passes):
+                served.add("the server")
             candidates = schedule.candidates(round)
             clients = min((len(setup.of_kind(kind)) for kind in kinds), default=1)
             for first in range(0, len(candidates), clients):  # more candidates than clients need further rounds
                 order = (*candidates[first:], *candidates[:first])
                 state = _check_round(federation, CheckScope(name, stage, round), kinds, state, order)
-        fault = "participates() is true for none of " + ", ".join(setup.clients.kinds)
+        fault = f"participates() is true for none of {', '.join(setup.clients.kinds)}, and before() trains nothing"
         findings.expect(CheckRule.SERVES, name, bool(served), fault)
 
 
