@@ -15,6 +15,8 @@ from edgefl.work import Inside, LiveCall
 from edgefl.work.meter.operator_calls import Call, call_of
 
 aten = torch.ops.aten
+AMX = torch.cpu._is_amx_tile_supported()
+"""Whether products in bfloat16 run in tiles, whose scratch grows in steps."""
 SIZES = (1024, 1536, 2048)
 WORDS, WIDTH = 1000, 64
 Zeros = Callable[..., Tensor]
@@ -132,7 +134,9 @@ def test_scratch_is_continued_to_the_call_that_is_too_large(
         halve(monkeypatch, held)
         (inside,) = probe([held], "cpu")
         assert not inside.assumed
-        if dtype == torch.bfloat16 and "mm" in name and name != "bmm":  # a product's blocks: some 100 KB at any size
+        if dtype == torch.bfloat16 and AMX and (name == "convolution" or "mm" in name):  # scratch of tiles, in steps
+            assert abs(inside.bytes - held.outputs - peak + kept) <= max(held.touched_bytes, PROBED_BYTES) / 500
+        elif dtype == torch.bfloat16 and "mm" in name and name != "bmm":  # a product's blocks: some 100 KB at any size
             assert abs(inside.bytes - held.outputs - peak + kept) <= kernel_scratch.STRAIGHT * PROBED_BYTES
         else:
             assert inside.bytes - held.outputs == peak - kept

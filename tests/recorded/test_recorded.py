@@ -184,7 +184,9 @@ def test_records_of_a_shipped_scenario_are_those_of_the_version_before(
     name: str, played: Callable[[tuple[str, ...]], dict[str, Any]]
 ) -> None:
     now = played(SHORT if name in SHORT else LONG)[name]
-    assert shipped.differences(SHIPPED[name], now, same_kernels=SAME_KERNELS) == []
+    # kernels in half precision differ among processors with AVX-512 too: some have AMX
+    in_half = shipped.documents()[name].get("training", {}).get("precision", "float32") in ("float16", "bfloat16")
+    assert shipped.differences(SHIPPED[name], now, same_kernels=SAME_KERNELS and not in_half) == []
 
 
 def turned(value: Any) -> Any:

@@ -291,7 +291,7 @@ def cut_and_gone_on(flights: Flights, at: float, wires: Any) -> Landings:
     flying, lines = json.loads(text)
     clock = Clock(initial_time=at)
     air = over_lines(clock, wires)
-    air.load_data(lines, [Flight.from_data(raw, None, flights.dispatch) for raw in flying])  # type: ignore[arg-type]
+    air.load_data(lines, [Flight.from_data(raw, None, flights.dispatch, None) for raw in flying])  # type: ignore[arg-type]
     clock.run()
     return landings(sorted([*landed, *air.take()], key=lambda flight: flight.client))
 

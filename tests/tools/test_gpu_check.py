@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from edgefl import registry
+from edgefl.modalities import MODALITIES
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 
@@ -46,7 +47,7 @@ def tool() -> ModuleType:
     [
         (["--only", "memories"], "--only memories: there is no such step; there are tests, quickstart, memory, "),
         (["--only", "memory,tset"], "--only tset: there is no such step"),
-        (["--models", "31"], "--models 31: 1 to 30"),
+        (["--models", "32"], "--models 32: 1 to 31"),
         (["--minutes", "0"], "--minutes 0: more than 0"),
         (["--in-all", "0"], "--in-all 0: more than 0"),
         (["--table"], "holds no results"),
@@ -65,10 +66,10 @@ def test_the_models_are_of_every_kind_there_is(tool: ModuleType) -> None:
         options.get("tower", {"image": "vit", "text": "transformer"}.get(modality))
         for model in tool.MODELS
         for modality, options in model.model.items()
-        if modality in ("image", "text", "audio")
+        if modality in MODALITIES
     }
     assert towers == set(registry.names("tower"))
-    assert len({model.title for model in tool.MODELS}) == len(tool.MODELS) == 30
+    assert len({model.title for model in tool.MODELS}) == len(tool.MODELS) == 31
     for field, default, every in (
         ("optimizer", "adamw", {"adamw", "adam", "sgd"}),
         ("implementation", "fused", {"fused", "foreach", "for-loop"}),

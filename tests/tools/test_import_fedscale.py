@@ -85,7 +85,7 @@ def test_capacities_become_a_fleet_of_the_nearest_profiles(tool: ModuleType, tmp
         fleet = read_fleet(out)
         assert fleet.fields["devices"] == {"phone-entry": "66.67%", "phone-flagship": "33.33%"}
         assert fleet.fields["links"] == {"lte": "100%"} and fleet.confidence == "estimated"
-        assert "3 clients" in fleet.source.quote
+        assert all("3 clients" in each.quote for each in fleet.sources.values())
 
 
 @pytest.mark.parametrize("protocol", range(6))

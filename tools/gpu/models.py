@@ -30,6 +30,7 @@ class Model:
             "image": {"size": self.size, "classes": 10},
             "text": {"vocabulary": self.vocabulary, "classes": 10},
             "audio": {"bins": 128, "frames": 1024, "classes": 10},
+            "motion": {"channels": 9, "readings": 128, "classes": 6},
         }
         data: Json = {
             "source": "declared",
@@ -104,6 +105,7 @@ MODELS = (
     Model("timm-vit tiny", "image", {"image": {"tower": "timm-vit", "variant": "tiny"}}, {"batch": 8}),
     Model("hf-vit tiny", "image", {"image": {"tower": "hf-vit"}}, {"batch": 16, **BFLOAT16, **FOREACH}),
     Model("bert, MiniLM's size", "text", {"text": {"tower": "bert"}}, {"batch": 32, **LOOP}),
+    Model("conv1d 3x64", "motion", {"motion": {"tower": "conv1d"}}, {"batch": 32, **ADAM}),
     Model("ast 2x192", "audio", {"audio": {"tower": "ast", **plain(2, 192)}}, {"batch": 4, **ADAM}),
     Model("timm's mobilenetv3 small", "image", {"image": {"tower": "timm"}}, {"batch": 32}),
     Model("gpt2 4x128, next token", "text", {"text": {"tower": "hf-causal", "config": GPT2}}, {"batch": 8},

@@ -33,7 +33,7 @@ def parts(
     Examples:
         >>> import edgefl
         >>> [part.name for part in edgefl.parts("adapter").sections["adapter"]]
-        ['bitfit', 'lora', 'none']
+        ['bitfit', 'dora', 'lora', 'none']
         >>> [option.name for option in edgefl.parts("method", "fedprox").sections["method"][0].options]
         ['mu', 'norm', 'personal']
     """
