@@ -7,10 +7,10 @@ from typing import get_args
 
 from edgefl.records.reading import from_data
 from tools.pages.markdown import capital, page, table
-from tools.pages.measured import RECORDED, recorded
+from tools.pages.measured import recorded
 from tools.paper_tables.answer import MeasuredHours
 from tools.paper_tables.items import Item, PaperItems, State, paper_items
-from tools.paper_tables.published_tables import PrintedPaper, published
+from tools.paper_tables.published_tables import PrintedPaper, published, published_tables
 
 HOURS = "papers"
 """The file of measured hours, without its ending."""
@@ -33,12 +33,12 @@ def items_page() -> str:
         "`edgefl` finds the data if the variable `EDGEFL_DATA` names `DIR`. "
         "[Reproduce a paper](../../guides/reproduce-a-paper.md) says what `tools/papers.py` prints.",
     ]
-    hours = from_data(MeasuredHours, recorded(HOURS), HOURS) if (RECORDED / f"{HOURS}.json").exists() else None
-    if hours is not None:
-        parts.append(
-            f"Core hours are estimates for {hours.machine}, made by {hours.origin}. Rows that can't be priced without "
-            "their data aren't in them."
-        )
+    hours = from_data(MeasuredHours, recorded(HOURS), HOURS)
+    parts.append(
+        f"Core hours are estimates for {hours.machine}, made by {hours.origin}. Rows that can't be priced without "
+        f"their data aren't in them. So far {len(hours.tables)} of {len(published_tables())} tables were priced, and "
+        "the others have a dash."
+    )
     for each in papers:
         parts += [
             f"## {each.title}",
@@ -64,14 +64,14 @@ def _state(item: Item) -> str:
     return f"**{item.state}**: {item.why}" + (f" (about {item.lines} lines of edgefl)" if item.lines else "")
 
 
-def _tables(paper: PrintedPaper, hours: MeasuredHours | None) -> str:
+def _tables(paper: PrintedPaper, hours: MeasuredHours) -> str:
     """The paper's tables, with hours where they were measured."""
     head, rows = ["Name", "What it shows", "In the paper", "Scenario", "Rows"], []
     for name, each in paper.tables.items():
         row = [f"`{name}`", each.title, each.where, f"`{each.base}`", str(len(each.runnable))]
-        if hours is not None:
-            of = hours.tables[name]
-            row += [str(of.priced), "–" if of.core_hours is None else f"{of.core_hours:,g}"]
+        of = hours.tables.get(name)
+        row += ["–" if of is None else str(of.priced)]
+        row += ["–" if of is None or of.core_hours is None else f"{of.core_hours:,g}"]
         rows.append(row)
-    head += ["Priced", "Core hours"] if hours is not None else []
+    head += ["Priced", "Core hours"]
     return table(head, rows, ["---"] * 4 + ["---:"] * (len(head) - 4))
