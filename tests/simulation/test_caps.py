@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from edgefl_games import Games, broken_rules, changed
-from edgefl_toys import Memory, declared
+from edgefl_games import Games, assert_records_resume, broken_rules, changed
+from edgefl_toys import declared
 
 import edgefl
 from edgefl.errors import ScenarioError
 from edgefl.results.verify import verify
 from edgefl.scenario import load
-from edgefl.simulation import Simulation
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
 DAY, BEGINS = 86_400, 23 * 3600 + 59 * 60
@@ -112,14 +110,6 @@ def test_a_total_ends_a_clients_part(scenario: dict[str, Any], tmp_path: Path) -
     assert "joules_limit" not in latest[0]
 
 
-class Cut(Memory):
-    """A journal whose states are plain JSON and tensors of their own, as on a disk."""
-
-    def checkpoint(self, round: int, tensors: Any, state: Any) -> None:
-        """As Memory does, copied."""
-        super().checkpoint(round, {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(state)))
-
-
 @pytest.fixture(scope="module")
 def games(tiny: Scenario) -> Games:
     return Games(tiny)
@@ -138,14 +128,9 @@ def test_a_resumed_run_knows_what_was_spent(games: Games, policy: str) -> None:
         "failures": {"training": "20%", "corrupted": "10%"},
     }
     setup = changed(made, rounds, fleet, jitter=0.3)
-    play: Callable[..., tuple[Simulation, Memory]] = games.none
-    _, whole = play(setup, journal=Cut())
+    whole = assert_records_resume(games.none, setup)
     assert broken_rules(setup, whole) == []
     assert any(record["unavailable"] for record in whole.tables["rounds"])
-    for round, (tensors, state) in whole.states.items():
-        _, again = play(setup, since=(round, tensors, state), journal=Cut())
-        for table in ("rounds", "clients", "eligibility"):
-            assert again.tables.get(table, []) == [r for r in whole.tables[table] if r["round"] > round]
 
 
 def test_commands_say_how_many_rounds_fit(scenario: dict[str, Any]) -> None:

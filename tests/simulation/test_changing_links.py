@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -11,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl_games import Games, broken_rules, changed
-from edgefl_toys import Memory, declared
+from edgefl_games import Games, assert_records_resume, broken_rules, changed
+from edgefl_toys import declared
 from flight_toys import One, assert_same, made, played
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from edgefl.devices.changing_links import ChangingLinks
 from edgefl.devices.failures import DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
-from edgefl.simulation import Simulation
 from edgefl.simulation.closed_form import land_flights
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
@@ -97,14 +95,6 @@ def test_a_round_by_hand(links: ChangingLinks) -> None:
     assert twice.download_seconds.tolist() == pytest.approx([1.0], rel=1e-12)
 
 
-class Cut(Memory):
-    """A journal whose states are plain JSON and tensors of their own, as on a disk."""
-
-    def checkpoint(self, round: int, tensors: Any, state: Any) -> None:
-        """As Memory does, copied."""
-        super().checkpoint(round, {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(state)))
-
-
 @pytest.fixture(scope="module")
 def games(tiny: Scenario) -> Games:
     return Games(tiny)
@@ -120,14 +110,9 @@ def test_a_run_over_changing_links_goes_on_as_it_was(games: Games, policy: str, 
     path = write_link(tmp_path, rows, "{file: rates.csv, period: 0.45 s}")
     rounds = {"policy": policy, "cohort": 4, "buffer": 3, "window": 0.1, "retry": 0.05, "concurrency": None}
     setup = changed(made, rounds, {"links": {path: 0.75, "wifi-5": 0.25}}, jitter=0.3)
-    play: Callable[..., tuple[Simulation, Memory]] = games.none
-    _, whole = play(setup, journal=Cut())
+    whole = assert_records_resume(games.none, setup, ("rounds", "clients"))
     assert broken_rules(setup, whole) == []
     assert {"finished", "offline"} <= {flight["outcome"] for flight in whole.tables["clients"]}
-    for round, (tensors, state) in whole.states.items():
-        _, again = play(setup, since=(round, tensors, state), journal=Cut())
-        for table in ("rounds", "clients"):
-            assert again.tables.get(table, []) == [r for r in whole.tables[table] if r["round"] > round]
 
 
 @pytest.fixture

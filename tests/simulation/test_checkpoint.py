@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from edgefl_games import TABLES, Games, broken_rules, changed
-from edgefl_toys import Memory, declared
+from edgefl_toys import CopyingMemory, Memory, declared
 from tensors import assert_equal_tensors
-from torch import Tensor
 
 import edgefl
 from edgefl import registry
@@ -159,20 +157,12 @@ def test_values_of_the_first_state_are_not_blamed_on_the_aggregation(games: Game
 # from a checkpoint ----------------------------------------------------------------------------------------------------
 
 
-class Cut(Memory):
-    """A journal whose states are as a disk gives them back: plain JSON, tensors that nobody else holds."""
-
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """As Memory does, copied."""
-        super().checkpoint(round, {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(state)))
-
-
 def assert_resumes(play: Callable[..., tuple[Simulation, Memory]], setup: Setup, **options: Any) -> Memory:
     """From every checkpoint on, the records, the state and the result are those of the run that wasn't cut off."""
-    whole, told = play(setup, journal=Cut(), **options)
+    whole, told = play(setup, journal=CopyingMemory(), **options)
     assert broken_rules(setup, told) == [] and sorted(told.states) == list(range(1, setup.schedule.rounds + 1))
     for round, (tensors, state) in told.states.items():
-        again, journal = play(setup, since=(round, tensors, state), journal=Cut(), **options)
+        again, journal = play(setup, since=(round, tensors, state), journal=CopyingMemory(), **options)
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables.get(table, []) if r["round"] > round]
         assert journal.result == told.result  # type: ignore[attr-defined]
@@ -180,7 +170,7 @@ def assert_resumes(play: Callable[..., tuple[Simulation, Memory]], setup: Setup,
         assert again.state.versions == whole.state.versions
         if journal.states and round == 1:  # and once more from where the run that went on was
             later = max(journal.states) - 1
-            _, last = play(setup, since=(later, *journal.states[later]), journal=Cut(), **options)
+            _, last = play(setup, since=(later, *journal.states[later]), journal=CopyingMemory(), **options)
             for table in TABLES:
                 assert last.tables.get(table, []) == [r for r in told.tables.get(table, []) if r["round"] > later]
     return told
@@ -248,18 +238,18 @@ def test_who_computes_it_changes_no_record(games: Games, policy: str) -> None:
     scenario = sections(games, "fedavg", image=4, text=3)
     made = games.setup(**scenario, schedule={**LAYERWISE, "rounds": 4})
     setup = changed(changed(made, rounds_of(policy, deadline=0.4), TROUBLE), jitter=0.3)
-    whole, told = games.real(setup, journal=Cut())
+    whole, told = games.real(setup, journal=CopyingMemory())
     options = load(games.tiny(**scenario))
     for workers in (1, 3):
         asked = ExecutorOptions.model_validate({"name": "processes", "workers": workers, "device": "cpu"})
         tokens = options.model.tokens
         with make_executor(asked, setup.clients, options.data, options.seed, tokens, None) as executor:  # type: ignore[arg-type]
-            simulation, journal = games.real(setup, executor, journal=Cut())
+            simulation, journal = games.real(setup, executor, journal=CopyingMemory())
             for table in TABLES:
                 assert journal.tables[table] == told.tables[table]
             assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
             tensors, state = told.states[2]
-            simulation, journal = games.real(setup, executor, journal=Cut(), since=(2, tensors, state))
+            simulation, journal = games.real(setup, executor, journal=CopyingMemory(), since=(2, tensors, state))
             for table in TABLES:
                 assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > 2]
             assert_equal_tensors(simulation.state.tensors, whole.state.tensors)

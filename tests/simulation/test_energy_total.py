@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl_games import Games, broken_rules, changed
-from edgefl_toys import Memory, declared
+from edgefl_games import Games, assert_records_resume, broken_rules, changed
+from edgefl_toys import declared
 
 import edgefl
 from edgefl.commands.run.table import print_summary
@@ -23,7 +22,6 @@ from edgefl.planning.setup import Setup
 from edgefl.results.facts import summary
 from edgefl.results.verify import verify
 from edgefl.scenario import load
-from edgefl.simulation import Simulation
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
 TOTAL = "0.2..3 J"
@@ -102,25 +100,11 @@ def test_unfinished_flights_count_and_only_the_last_may_exceed(games: Games, pol
         assert before + least <= total[client] + 1e-9
 
 
-class Cut(Memory):
-    """A journal whose states are plain JSON and tensors of their own, as on a disk."""
-
-    def checkpoint(self, round: int, tensors: Any, state: Any) -> None:
-        """As Memory does, copied."""
-        super().checkpoint(round, {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(state)))
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_resumed_run_knows_what_was_spent(games: Games, policy: str) -> None:
     setup = setup_of(games, policy, {**TROUBLE, "carbon_intensity": 400}, jitter=0.3)
-    play: Callable[..., tuple[Simulation, Memory]] = games.none
-    _, whole = play(setup, journal=Cut())
+    whole = assert_records_resume(games.none, setup)
     assert any(not v["eligible"] for v in whole.tables["eligibility"] if v["round"] > 2)
-    for round, (tensors, state) in whole.states.items():
-        _, again = play(setup, since=(round, tensors, state), journal=Cut())
-        for table in ("rounds", "clients", "eligibility"):
-            assert again.tables.get(table, []) == [r for r in whole.tables[table] if r["round"] > round]
-        assert again.result == whole.result  # type: ignore[attr-defined]
 
 
 def test_the_smaller_of_both_budgets_binds_and_the_verdict_says_which() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from edgefl_toys import Memory
+from edgefl_toys import CopyingMemory, Memory
 
 from edgefl import registry
 from edgefl.cost.predict import Predictor
@@ -71,6 +71,17 @@ class Games:
             simulation.load_data(*since[1:])
         journal.result = simulation.play()  # type: ignore[attr-defined]
         return simulation, journal
+
+
+def assert_records_resume(play: Callable[..., Played], setup: Setup, tables: Sequence[str] = TABLES) -> Memory:
+    """From every checkpoint on, records and result are those of the run that wasn't cut off; gives that run's."""
+    _, whole = play(setup, journal=CopyingMemory())
+    for round, since in whole.states.items():
+        _, again = play(setup, since=(round, *since), journal=CopyingMemory())
+        for table in tables:
+            assert again.tables.get(table, []) == [r for r in whole.tables[table] if r["round"] > round]
+        assert again.result == whole.result  # type: ignore[attr-defined]
+    return whole
 
 
 def changed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 from edgefl_games import TABLES, Games, broken_rules, changed
-from edgefl_toys import Memory, declared
+from edgefl_toys import CopyingMemory, declared
 from tensors import assert_equal_tensors
-from torch import Tensor
 
 from edgefl.console.display import Lines
 from edgefl.errors import EdgeflError
@@ -26,13 +24,6 @@ from edgefl.work.update import Update
 @pytest.fixture(scope="module")
 def games(tiny: Callable[..., dict[str, Any]]) -> Games:
     return Games(tiny)
-
-
-class Cut(Memory):
-    """A journal whose states are as a disk gives them back."""
-
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        super().checkpoint(round, {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(state)))
 
 
 class Poisoned(Inline):
@@ -74,9 +65,9 @@ def setup(
 
 def assert_resumes(play: Callable[..., Any], setup: Setup) -> Any:
     """From every checkpoint on, records and tensors are those of the run that wasn't cut off; gives that run."""
-    whole, told = play(setup, journal=Cut())
+    whole, told = play(setup, journal=CopyingMemory())
     for round, since in told.states.items():
-        again, journal = play(setup, since=(round, *since), journal=Cut())
+        again, journal = play(setup, since=(round, *since), journal=CopyingMemory())
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables.get(table, []) if r["round"] > round]
         assert again.state.versions == whole.state.versions
