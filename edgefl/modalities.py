@@ -20,7 +20,7 @@ class Modality:
     of_data: tuple[str, ...]
     """The facts that the data set determines, which towers are built by."""
     dtype: str = "float32"
-    """That of a batch."""
+    """The dtype of its tensor in a batch, before precision is applied."""
 
 
 MODALITIES = {

@@ -13,9 +13,9 @@ from edgefl.arrays import Booleans, Floats, Integers
 ROUND, DAY, JOB = range(3)
 """What a budget is for: one round, a day from midnight to midnight, or all rounds together."""
 LIMITS = ("round", "day", "job")
-"""The same in records."""
+"""Their names in records, in the same order."""
 SECONDS_PER_DAY = 86_400.0
-"""From midnight to midnight."""
+"""Seconds from one midnight of the fleet's clock to the next."""
 
 
 class Cap(NamedTuple):

@@ -27,7 +27,7 @@ from edgefl.simulation.clock import Steps
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
-from edgefl.simulation.server import finite_metrics, server_work
+from edgefl.simulation.server import finite_metrics, server_work, works_of_evaluation
 from edgefl.simulation.tally import Tally
 from edgefl.training import Assignment, Kept
 from edgefl.work import Description, Form
@@ -157,9 +157,7 @@ def score_own_models(run: SimulationRun, split: str, tally: Tally) -> Steps:
     and clock have one evaluation of each kind, because no server of such a method exists that would do the others.
     """
     learning, setup = run.parts.learning, run.parts.setup
-    part = setup.schedule.evaluated_stage(run.progress.reached)
-    tally.scored_part = UNSET if part is None else part.index
-    works = {kind: work for work, kinds in setup.evaluations(split, part or tally.stage) for kind in kinds}
+    works = {kind: work for work, kinds in works_of_evaluation(run, split, tally) for kind in kinds}
     for work in works.values():
         yield from server_work(run, work, f"evaluate {split}", None, tally)
     if not isinstance(learning, Training):

@@ -38,15 +38,20 @@ def server_work(run: SimulationRun, work: Work, when: str, future: Future[Update
     return report
 
 
+def works_of_evaluation(run: SimulationRun, split: str, tally: Tally) -> list[tuple[Work, list[str]]]:
+    """``Setup.evaluations`` of the part that is scored now, which the tally notes."""
+    setup = run.parts.setup
+    part = setup.schedule.evaluated_stage(run.progress.reached)
+    tally.scored_part = UNSET if part is None else part.index
+    return setup.evaluations(split, part or tally.stage)
+
+
 def evaluate(run: SimulationRun, split: str, tally: Tally) -> Steps:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
     """
-    setup = run.parts.setup
-    part = setup.schedule.evaluated_stage(run.progress.reached)
-    tally.scored_part = UNSET if part is None else part.index
-    works = setup.evaluations(split, part or tally.stage)
+    setup, works = run.parts.setup, works_of_evaluation(run, split, tally)
     when, submit = f"evaluate {split}", run.parts.learning.submit
     submitted = [submit(work, when, tally.round, index) for index, (work, _) in enumerate(works)]
     metrics: dict[str, dict[str, float | None]] = {}

@@ -62,9 +62,8 @@ def answer_of(
 ) -> BenchAnswer:
     """The record of a suite whose runs, in ``folder``, have ended; ``failed`` says why some failed."""
     lower = lower_is_better(metric)
-    trained = {
-        cell.run for fleet in [*fleets, references] for of in fleet.cells.values() for cell in of if cell.eligible_share
-    }
+    able = [cell for each in [*fleets, references] for of in each.cells.values() for cell in of if cell.eligible_share]
+    trained = {cell.run for cell in able}
     ended = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
     alone = {cell.run for of in references.cells.values() for cell in of}
     # in other runs nobody trained
@@ -94,9 +93,7 @@ def answer_of(
         spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
         costs=UNSET if options.target is None else _costs(during, fleets, played, metric, options.target, lower=lower),
         trained=len(ended),
-        cells=sum(
-            bool(cell.eligible_share) for fleet in [*fleets, references] for of in fleet.cells.values() for cell in of
-        ),
+        cells=len(able),
         failed=dict(failed),
         seconds=seconds,
     )

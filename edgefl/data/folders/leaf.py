@@ -27,6 +27,7 @@ DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """Shakespeare's 80 characters, the classes, in the order of LEAF's ``ALL_LETTERS``."""
 FIELDS = ("users", "num_samples", "user_data")
+"""What LEAF writes into each of its files, by which one is told from other JSON."""
 
 UserReader = Callable[[str, list[Any], list[Any]], tuple[Iterable[Any], list[int]]]
 """Gives a user's samples and their classes, of its x and y and of where they stand."""
