@@ -13,7 +13,6 @@ memory and computation are bounded from below by the predictions of similar cand
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -143,8 +142,6 @@ class Pricer:
         self.most, self._on_prediction = question.most, on_prediction
         self.keys: set[str] = set()
         """Keys of the works that were predicted."""
-        self.seconds = 0.0
-        """Wall time that predictions took so far."""
         self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
         self._work_numbers = _work_numbers(setup, kind, client)
@@ -232,9 +229,7 @@ class Pricer:
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             self._begin_ahead(levels, span, stage)
-            began = time.monotonic()
             _, key, computed = planner.compute(work.form, work.scalars, base, self.client)
-            self.seconds += time.monotonic() - began
             self._computed[cell_key] = computed
             self.keys.add(key)
             self._note_states(levels, stage, self._shapes[cell_key], computed)

@@ -32,9 +32,6 @@ from edgefl.runs.progress import OnProgress
 from edgefl.schedules import Stage
 from edgefl.setup.compose import at_most
 
-PACED_BY = 5
-"""Works from whose time that of the others is estimated: the first ones also import what later ones find imported."""
-
 PAUSE = 5.0
 """Wall time in seconds without a message after which the number of combinations that were looked at is told.
 
@@ -86,13 +83,11 @@ class KindSearch:
         )
 
     def _on_prediction(self, predicted: int, levels: Levels, stage: Stage) -> None:
-        most = self.question.most
         what = ", ".join(step.what for step in steps_of(self.axes, levels)) or "as it stands"
-        left = ""
-        if predicted >= PACED_BY:
-            seconds = self.pricer.seconds / predicted * (most - predicted)
-            left = f"; at most {units.show_seconds(seconds)} left"
-        self._tell(f"work {predicted + 1} of at most {most}: {what}, stage {stage.index}{left}")
+        solutions = f"{len(self.so_far.solutions)} solutions so far"
+        if (first := self.question.first) is not None:
+            solutions = f"{len(self.so_far.solutions)} of {first} solutions"
+        self._tell(f"work {predicted + 1}, {solutions}: {what}, stage {stage.index}")
 
     def _on_candidate(self) -> None:
         if time.monotonic() - self._told >= PAUSE:  # many are decided without a prediction

@@ -640,7 +640,8 @@ def test_the_command(
     now = costs_of(few, [])[0][0]
     code, out, err = call("--bytes", f"{int(now['bytes'] * 0.8)} B", "--answers", "2")
     assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
-    assert "text: work 1 of at most 200: as it stands, stage 1" in err
+    assert "text: work 1, 0 of 2 solutions: as it stands, stage 1" in err
+    assert "0 solutions so far: as it stands" in call("--bytes", "1kB", "--most", "1", "--answers", "0")[2]
     assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
     monkeypatch.setattr("edgefl.commands.fit.one_kind.PAUSE", 0.0)
     code, out, err = call("--bytes", "1kB", "--most", "2")
