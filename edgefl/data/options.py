@@ -296,6 +296,10 @@ class DataOptions(Fields):
             raise ValueError(f"deal_public deals public pairs to the clients with pairs: {wrong}")
         if self.draw and self.source == "declared":
             raise ValueError("draw: a declared set has as many samples as samples says: leave out draw")
+        for name in ("size", "channels"):
+            if self.source == "declared" and (value := getattr(self, name)) is not None:
+                wanted = f"write shapes: {{image: {{{name}: {value}}}}}"
+                raise ValueError(f"{name}: pictures of a declared set have the shape that shapes says: {wanted}")
         if self.source != "declared" and any(isinstance(self._samples(kind), tuple) for kind in KINDS):
             raise ValueError(f"samples: a range needs source: declared; for {self.source!r} give a maximum")
         return self

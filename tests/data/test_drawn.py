@@ -128,6 +128,12 @@ def test_all_of_a_public_set_is_public(folders: Path) -> None:
 def test_a_declared_set_has_the_samples_that_are_written() -> None:
     with pytest.raises(ValidationError, match="a declared set has as many samples as samples says: leave out draw"):
         DataOptions(source="declared", draw={"image-text": 5})
+    with pytest.raises(
+        ValidationError, match=r"size: pictures of a declared set .* write shapes: \{image: \{size: 8\}\}"
+    ):
+        DataOptions(source="declared", size=8)
+    with pytest.raises(ValidationError, match=r"write shapes: \{image: \{channels: 3\}\}"):
+        DataOptions(source="declared", channels=3)
     with pytest.raises(DataError, match="give their number"):
         open_federation(DataOptions(source="declared", public="all"), seed=1, tokens=8)
     with pytest.raises(ValidationError, match="draw"):

@@ -135,7 +135,8 @@ def test_the_server_computes_what_a_client_would_that_holds_all(tiny: Tiny, tmp_
     runs = []
     for method, clients, samples in (("central", 3, 30), ("fedavg", 1, 90)):
         scenario = scenario_of(tiny, method)
-        scenario["data"] = {"source": "declared", "clients": {"image": clients}, "samples": samples, "size": 8}
+        scenario["data"] = {"source": "declared", "clients": {"image": clients}, "samples": samples}
+        scenario["data"]["shapes"] = {"image": {"size": 8}}
         scenario["training"]["mode"] = "none"
         runs.append(facts_of(edgefl.run(scenario, out=tmp_path / method)))
     central, alone = runs

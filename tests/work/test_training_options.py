@@ -128,7 +128,7 @@ def test_works_are_planned_by_group_and_not_by_client(tiny: Tiny) -> None:
 
 def test_a_round_has_so_many_steps(tiny: Tiny, tmp_path: Path) -> None:
     """Of 40 samples in batches of 8: by the FLOPs of one step, as predicted for all and as measured for one."""
-    data = {"source": "declared", "clients": {"image": 1}, "samples": 40, "size": 8}
+    data = {"source": "declared", "clients": {"image": 1}, "samples": 40, "shapes": {"image": {"size": 8}}}
 
     def flops(amount: dict[str, Any]) -> int:
         (row,) = edgefl.profile(scenario(tiny, {"batch": 8, **amount}, 1, data=data))["rows"]
@@ -139,7 +139,7 @@ def test_a_round_has_so_many_steps(tiny: Tiny, tmp_path: Path) -> None:
     for name, values in amounts.items():
         for amount, steps in values.items():
             assert flops({name: amount}) == steps * one, (name, amount)
-    real = {**data, "source": "glyphs", "validation": 20, "test": 20}
+    real = {**data, "source": "glyphs", "shapes": None, "validation": 20, "test": 20}
     run = edgefl.run(scenario(tiny, {"batch": 8, "steps": 12}, 1, data=real), out=tmp_path / "run")
     (row,) = run.records("clients")
     assert row["measured_forward_flops"] == row["forward_flops"]
