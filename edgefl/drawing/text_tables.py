@@ -21,7 +21,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.errors import visible
-from edgefl.records.record import Maybe, Record
+from edgefl.records.record import UNSET, Maybe, Record
 from edgefl.records.rounds import METRICS
 
 WIDTH, MOST_WIDTH = 100, 120
@@ -406,6 +406,11 @@ def print_bounds(console: Console, names: Sequence[str] | Maybe, within: Mapping
         ends = "ends its" if len(names) == 1 else "end their"
         told = f"{' and '.join(names)} {ends} stages by what a run learns: rounds and totals are at most these"
         console.print(Text(told))
+
+
+def show_rounds(most: int, fewest: int | Maybe) -> str:
+    """The rounds of a stage or a schedule: ``12``, or ``7 to 12`` if it may end sooner."""
+    return str(most) if fewest in (most, UNSET) else f"{fewest} to {most}"
 
 
 def plain_markdown(name: str) -> str:

@@ -74,6 +74,11 @@ class Setup:
     payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
     stop: StopOptions = field(default_factory=lambda: StopOptions.model_validate({}))
 
+    @cached_property
+    def shortest(self) -> Setup | None:
+        """The setup whose stages end as soon as they may; None if none of them ends early."""
+        return replace(self, schedule=self.schedule.shortest(self.evaluation.every)) if self.schedule.adapts else None
+
     def kind_of(self, client: int) -> str:
         """The kind of a client."""
         return self.clients.kinds[int(self.clients.client_kind[client])]

@@ -36,10 +36,14 @@ RECORDS: Mapping[type[Record], Table] = {
 TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
+BEST_FILES = ("best.safetensors", *(f"best-{rank}.safetensors" for rank in range(2, 11)))
+"""The weights of the best rounds, the best first.  A choice: ten are more than averages of weights usually take."""
+NEXT_FILES = tuple(f"best-next-{n}.safetensors" for n in range(1, 2 * len(BEST_FILES) + 1))
+"""Names of such files before a checkpoint counts them, twice as many, as old ones pass through them to a new rank."""
 FILES = (
     *FIRST, "begun.json", "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
     "pretrained.safetensors", "pretrained.json", *(f"{table}.jsonl" for table in TABLES),
-    "weights.safetensors", "best.safetensors",
+    "weights.safetensors", *BEST_FILES,
 )  # fmt: skip
 """Files that a finished run's ``files.json`` covers, beside ``result.json`` and those of what clients keep."""
 
@@ -304,7 +308,7 @@ def _whole_name(name: str) -> str:
     return name if found is None else found[1]
 
 
-_OURS = {*FILES, "result.json", "files.json", "compare.json", "best-next.safetensors", "mlflow.db"}
+_OURS = {*FILES, "result.json", "files.json", "compare.json", *NEXT_FILES, "mlflow.db"}
 _FOLDERS = (CHECKPOINTS, KEPT, UNFINISHED)
 _OUR_FOLDERS = {*_FOLDERS, "tensorboard", "mlflow-artifacts"}
 """The files and folders that runs make, in their folder or in their comparison's."""

@@ -25,6 +25,7 @@ from edgefl.runs import tables
 from edgefl.runs.columns import flatten, prepend_columns, varied_columns
 from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
 from edgefl.runs.folders import (
+    BEST_FILES,
     RECORDS,
     TABLES,
     Table,
@@ -260,11 +261,12 @@ class Run:
         path = self.path / "tokenizer.json"
         return path if path.exists() else None
 
-    def weights(self, which: Literal["final", "best"] = "final") -> dict[str, Tensor]:
+    def weights(self, which: str = "final") -> dict[str, Tensor]:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
         ``export/KIND/PARAMETER`` is what ``model`` has instead, if the method exports other values.
-        ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
+        ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says,
+        ``best-2`` those of the next best.
         Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file
         can't be read.
         """
@@ -273,8 +275,10 @@ class Run:
         self._finished_run()
         if which not in WEIGHTS:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
-        if which == "best" and not self.best:
+        if which != "final" and not self.best:
             raise RunError(f"{self.path} has no best weights: it has no evaluation.best and no stop.metric")
+        if which in [*WEIGHTS][1 + len(self.best.ranked if self.best else ()) :]:
+            raise RunError(f"{self.path} has no {which} weights: evaluation.best.keep says how many are kept")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])
         except (OSError, SafetensorError) as error:
@@ -350,7 +354,7 @@ class Run:
             where = ".".join(map(str, (kind, *first["loc"])))
             raise RunError(f"can't read {path}: {where}: {first['msg']}, found {first['input']!r:.60}") from error
 
-    def model(self, kind: str, which: Literal["final", "best"] = "final", *, merged: bool = True) -> nn.Module:
+    def model(self, kind: str, which: str = "final", *, merged: bool = True) -> nn.Module:
         """The trained model of a client kind at full depth, a torch module in evaluation mode on the CPU.
 
         Its ``forward`` takes a batch of each of its modalities, as ``preprocessing`` makes them, and gives class
@@ -364,9 +368,7 @@ class Run:
 
         return trained_model(self.path, self.models, kind, self.weights(which), merged=merged)
 
-    def library_model(
-        self, kind: str, modality: str | None = None, which: Literal["final", "best"] = "final"
-    ) -> nn.Module:
+    def library_model(self, kind: str, modality: str | None = None, which: str = "final") -> nn.Module:
         """A trained tower as the model of its own library, timm, torchvision or transformers, with its names.
 
         Its ``state_dict`` fits the model that the library itself builds, with the classifier where the library's reads
@@ -469,7 +471,7 @@ class Run:
         return {**names, "seed": self.scenario.get("seed")}
 
 
-WEIGHTS = {"final": "weights.safetensors", "best": "best.safetensors"}
+WEIGHTS = {"final": "weights.safetensors"} | {name.removesuffix(".safetensors"): name for name in BEST_FILES}
 """The files of a finished run's weights."""
 
 

@@ -21,6 +21,7 @@ from edgefl.planning.round_options import CohortSize, EvaluationOptions, RoundOp
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.rounds import MEAN
 from edgefl.scenario.document import Document, KeyPath
+from edgefl.schedules import Schedule
 from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings
 from edgefl.work.optimizer.rate_schedules import RateSchedule
 from edgefl.work.training_options import TrainingOptions
@@ -110,6 +111,9 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             errors.append(document.error(("schedule",), message))
         errors += _rate_errors(document, training, model, len(schedule.stages))
         rounds = [stage.rounds for stage in schedule.stages]
+        errors += _until_errors(
+            document, parts["schedule"], schedule, cast(EvaluationOptions, parts["evaluation"]).every
+        )
         errors += _reported_errors(document, cast(EvaluationOptions, parts["evaluation"]), sum(rounds))
         learns = names["schedule"] if schedule.adapts else ""
         shapes: dict[KeyPath, RateSchedule | None] = {("training",): training.lr_schedule}
@@ -205,15 +209,18 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
     """Metrics to follow of kinds without clients, and where nothing is trained."""
     clients = cast(DataOptions, parts["data"]).clients
     kinds = [kind for kind, count in clients.items() if count]
-    errors = []
-    for path, metric in (
+    errors, until = [], getattr(parts["schedule"], "until", None)
+    trains = cast(TrainingOptions, parts["training"]).mode != "none"
+    followed: tuple[tuple[KeyPath, str | None], ...] = (
         (("stop", "metric"), cast(StopOptions, parts["stop"]).metric),
-        (("evaluation", "best"), cast(EvaluationOptions, parts["evaluation"]).best),
-    ):
+        (("evaluation", "best"), cast(EvaluationOptions, parts["evaluation"]).best_metric),
+        (("schedule", "until", "metric"), until.metric if until and trains else None),
+    )
+    for path, metric in followed:
         kind, dot, name = (metric or "").partition(".")
         if metric is None:
             continue
-        if cast(TrainingOptions, parts["training"]).mode == "none":
+        if not trains:
             message = f"there are no metrics to follow, since training: none trains nothing: leave out {path[1]}"
         elif not (dot and name):
             message = f"a metric is written as kind and name, such as {kinds[0]}.accuracy, not {metric!r}"
@@ -223,6 +230,26 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
             continue
         errors.append(document.error(path, message))
     return errors
+
+
+def _until_errors(document: Document, options: BaseModel, schedule: Schedule, every: int) -> list[ScenarioError]:
+    """A metric that can end no stage of a schedule: too few evaluations in each, or a single stage."""
+    until = getattr(options, "until", None)
+    if until is None or schedule.shortest(every).rounds < schedule.rounds:
+        return []
+    ends = [stage for stage in schedule.stages if schedule.ends_early(stage)]
+    if not ends:
+        message = "the last stage always has all its rounds, and no other has any: leave out until, or write stop"
+        return [document.error(("schedule", "until"), message)]
+    most = max(stage.rounds for stage in ends)
+    if every >= most and not until.is_loss:
+        message = f"{until.metric} is known every {every} rounds, and a stage has {most} at most"
+        return [document.error(("schedule", "until", "metric"), f"{message}: write evaluation.every: 1")]
+    message = f"{until.patience} evaluations after a stage's first end none of at most {most} rounds sooner"
+    if every > 1 and not until.is_loss:
+        message += f", as models are evaluated every {every} rounds"
+    message += ": write a smaller patience, or more rounds"
+    return [document.error(("schedule", "until", "patience"), message)]
 
 
 def _reported_errors(document: Document, evaluation: EvaluationOptions, rounds: int) -> list[ScenarioError]:

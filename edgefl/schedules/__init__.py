@@ -5,14 +5,17 @@ work that a method wrote for the full model to one stage.
 """
 
 from edgefl.schedules.elastic import Elastic
+from edgefl.schedules.ending import Pace, PaceOptions, Patience, UntilOptions
 from edgefl.schedules.flexlora import FlexLoRA
+from edgefl.schedules.freezing import ProFL, SmartFreeze
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
-from edgefl.schedules.seen import EndedRound, movement
+from edgefl.schedules.seen import EndedRound
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
-from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
+from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Ending, Schedule, Stage, part_of
 
 __all__ = [
-    "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "FlexLoRA", "FrozenPrefix", "HeteroFL",
-    "Layerwise", "Progressive", "Schedule", "EndedRound", "Stage", "allocate", "keeps", "movement", "part_of",
+    "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "Ending", "FlexLoRA", "FrozenPrefix", "HeteroFL",
+    "Layerwise", "Pace", "PaceOptions", "Patience", "ProFL", "Progressive", "Schedule", "SmartFreeze", "EndedRound",
+    "Stage", "UntilOptions", "allocate", "keeps", "part_of",
 ]  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
@@ -23,20 +24,29 @@ class EndedRound:
     losses: Mapping[str, float | None]
     """Mean training loss of each kind's updates, weighted by samples; None if none is finite, absent without
     updates."""
-    moved: Mapping[str, float]
-    """L2 norm of the change of each part in this round: ``image/image.blocks.3``, ``image/image.head``."""
+    before: Mapping[Address, Tensor] = field(repr=False)
+    """The server's tensors before the round; one that the round left alone is the same object ``after`` it."""
+    after: Mapping[Address, Tensor] = field(repr=False)
+    """The server's tensors after the round."""
 
+    @cached_property
+    def moved(self) -> dict[str, float]:
+        """L2 norm of the change of each part in this round: ``image/image.blocks.3``, ``image/image.head``.
 
-def movement(before: Mapping[Address, Tensor], after: Mapping[Address, Tensor]) -> dict[str, float]:
-    """The L2 norm of the change of each part of the models, by kind and part; buffers count, tables don't."""
-    squares: dict[str, float] = {}
-    for address, new in after.items():
-        old = before.get(address)
-        if old is None or not is_averaged(address) or not new.is_floating_point():
-            continue
-        kind, _, name = address.partition("/")
-        tower, part, block = part_of(name)
-        key = f"{kind}/{tower}.{part}" + ("" if block is None else f".{block}")
-        change = 0.0 if new is old else float((new.double() - old.double()).square().sum())
-        squares[key] = squares.get(key, 0.0) + change
-    return {key: square**0.5 for key, square in squares.items()}
+        Buffers count, tables don't.
+        """
+        squares: dict[str, float] = {}
+        for address in self.averaged():
+            old, new = self.before[address], self.after[address]
+            kind, _, name = address.partition("/")
+            tower, part, block = part_of(name)
+            key = f"{kind}/{tower}.{part}" + ("" if block is None else f".{block}")
+            change = 0.0 if new is old else float((new.double() - old.double()).square().sum())
+            squares[key] = squares.get(key, 0.0) + change
+        return {key: square**0.5 for key, square in squares.items()}
+
+    def averaged(self) -> Iterator[Address]:
+        """The addresses of the models' tensors of floating point, which averages move."""
+        for address, new in self.after.items():
+            if address in self.before and is_averaged(address) and new.is_floating_point():
+                yield address

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
 from edgefl.errors import MethodError
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, StageCount
+from edgefl.schedules.ending import Patience, UntilOptions
+from edgefl.schedules.stages import EARLY, PARTS, Ending, Schedule, Stage, StageCount
 
 
 class EndToEnd(Schedule):
@@ -37,9 +39,14 @@ class StagedOptions(Schedule.Options):
         "or listed",
     )
 
+    @property
+    def count(self) -> int:
+        """Stages that have rounds."""
+        return self.stages if isinstance(self.stages, int) else len(self.stages)
+
     @model_validator(mode="after")
     def _consistent(self) -> StagedOptions:
-        count = self.stages if isinstance(self.stages, int) else len(self.stages)
+        count = self.count
         if isinstance(self.allocation, list):
             if len(self.allocation) != count:
                 raise ValueError(f"allocation lists {len(self.allocation)} stages, but there are {count}")
@@ -50,6 +57,30 @@ class StagedOptions(Schedule.Options):
         elif (self.rounds or 10) < count and self.allocation == "uniform":
             raise ValueError(f"{self.rounds or 10} rounds are too few for {count} stages of at least one round")
         return self
+
+
+class MetricStages(StagedOptions):
+    """Options of such schedules whose stages may end by a metric."""
+
+    until: UntilOptions | None = Field(
+        None,
+        description="a metric that ends a stage before its last round: {metric: image.accuracy, patience: 3}; null: "
+        "each stage has all its rounds",
+    )
+
+    @property
+    def ending(self) -> Callable[[], Ending] | None:
+        """Makes the rule of ``until`` for a stage."""
+        return partial(Patience, self.until) if self.until else None
+
+
+def block_stages(order: Iterable[int], depths: Sequence[Mapping[str, int]], rounds: Sequence[int]) -> tuple[Stage, ...]:
+    """Stages in which only the blocks that a depth adds train, in this order of depths; embeddings with the first."""
+    firsts = [dict.fromkeys(depths[0], 0), *depths]
+    return tuple(
+        Stage(i + 1, depths[at], firsts[at], PARTS if at == 0 else PARTS[len(EARLY) :], rounds[i])
+        for i, at in enumerate(order)
+    )
 
 
 def allocate(allocation: str | list[int], stages: int, rounds: int) -> list[int]:
@@ -85,7 +116,7 @@ class Layerwise(Schedule):
 
     paper = "Tun et al. 2024"
 
-    class Options(StagedOptions):
+    class Options(MetricStages):
         """Fields of ``schedule: {name: layerwise}``."""
 
         name: Literal["layerwise"] = "layerwise"
@@ -96,12 +127,8 @@ class Layerwise(Schedule):
     def __init__(self, options: Layerwise.Options, blocks: Mapping[str, int]):
         depths = depths_of(options.stages, blocks)
         rounds = allocate(options.allocation, len(depths), options.rounds or 10)
-        firsts = [dict.fromkeys(blocks, 0), *depths]
-        stages = tuple(
-            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[len(EARLY) :], rounds[i])
-            for i, depth in enumerate(depths)
-        )
-        super().__init__(stages, deliver_final=options.deliver_final)
+        stages = block_stages(range(len(depths)), depths, rounds)
+        super().__init__(stages, deliver_final=options.deliver_final, ending=options.ending)
 
 
 class Progressive(Schedule):
@@ -109,7 +136,7 @@ class Progressive(Schedule):
 
     paper = "Tun et al. 2024"
 
-    class Options(StagedOptions):
+    class Options(MetricStages):
         """Fields of ``schedule: {name: progressive}``."""
 
         name: Literal["progressive"] = "progressive"
@@ -118,4 +145,5 @@ class Progressive(Schedule):
         depths = depths_of(options.stages, blocks)
         rounds = allocate(options.allocation, len(depths), options.rounds or 10)
         zero = dict.fromkeys(blocks, 0)
-        super().__init__(tuple(Stage(i + 1, depth, zero, PARTS, rounds[i]) for i, depth in enumerate(depths)))
+        stages = tuple(Stage(i + 1, depth, zero, PARTS, rounds[i]) for i, depth in enumerate(depths))
+        super().__init__(stages, ending=options.ending)

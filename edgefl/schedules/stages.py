@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Collection, Mapping
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -14,12 +14,15 @@ from pydantic import Field, PositiveInt
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
+from edgefl.plain_data import load_data, to_data
 from edgefl.registry.answers import check_answers
 from edgefl.registry.part_fields import NamedFields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from edgefl.schedules.seen import EndedRound
 
 StageCount = Annotated[int, Field(gt=0, le=10_000)]
@@ -127,6 +130,27 @@ class Stage:
         )
 
 
+class Ending:
+    """A rule that ends a stage, made for each stage.  Its fields in ``state`` are plain data for a checkpoint."""
+
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def sees(self, seen: EndedRound, stage: Stage) -> bool:
+        """Take in a round of the stage; whether the stage ends with it."""
+        raise NotImplementedError
+
+    def fewest(self, first: int, every: int) -> int:
+        """The fewest rounds of a stage, as ``Schedule.fewest`` has them."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors for a checkpoint, by name."""
+        return {}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` returned, after ``state`` has been read."""
+
+
 class Aggregation(Protocol):
     """What a schedule may ask of the scenario's ``aggregation`` section."""
 
@@ -164,8 +188,9 @@ def _misfit(schedule: Schedule, arguments: tuple[object, ...], answer: None) -> 
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    A subclass calls ``super().__init__(stages, deliver_final=..., offered=...)``, and overrides ``candidates`` if it
-    offers several stages at a time.  The server's models are at ``stage(round)``.
+    A subclass calls ``super().__init__(stages, deliver_final=..., offered=..., ending=...)``, and overrides
+    ``candidates`` if it offers several stages at a time.  ``ending`` makes the rule that ends a stage, anew for each.
+    The server's models are at ``stage(round)``.
 
     A schedule that ``adapts`` sees each round that ends (``learn``), and may end the stage then (``end_stage``).  The
     rounds of its ``stages`` are the most that they may last: what is priced beforehand is at most what a run costs.
@@ -189,7 +214,7 @@ class Schedule:
     """Sections of a scenario that the schedule requires; ``edgefl.testing`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"
     """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
-    adapts: ClassVar[bool] = False
+    adapts: bool = False
     """Whether it sees the rounds that end, and may end its stages by them; needs training."""
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -197,14 +222,23 @@ class Schedule:
         check_answers(cls, {"__init__": _misfit})
 
     def __init__(
-        self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None
+        self,
+        stages: tuple[Stage, ...],
+        *,
+        deliver_final: bool = False,
+        offered: tuple[Stage, ...] | None = None,
+        ending: Callable[[], Ending] | None = None,
     ):
         self.stages, self.deliver_final = stages, deliver_final
+        self._ending, self._rule = ending, (1, ending()) if ending else None
+        self.adapts = self.adapts or ending is not None
         self.offered = stages if offered is None else offered
         self._ends = list(accumulate(stage.rounds for stage in stages))
         self._ended: dict[int, int] = {}
         if self.adapts and deliver_final:
-            raise MethodError("deliver_final: a schedule that adapts knows that a stage ends only after its last round")
+            raise MethodError(
+                "deliver_final: a schedule that adapts knows that a stage ends only after its last round: write false"
+            )
 
     @property
     def rounds(self) -> int:
@@ -218,7 +252,15 @@ class Schedule:
         """
 
     def learn(self, seen: EndedRound) -> None:
-        """Take in a round that has ended, before the next one begins; called if the schedule ``adapts``."""
+        """Take in a round that has ended, before the next one begins; called if the schedule ``adapts``.
+
+        By default it ends the stage if the schedule's ``ending`` says so.
+        """
+        stage = self.stage(seen.round)
+        if self._ending and self._rule and self._rule[0] != stage.index:
+            self._rule = stage.index, self._ending()
+        if self._rule and self.ends_early(stage) and self._rule[1].sees(seen, stage):
+            self.end_stage(seen.round)
 
     def end_stage(self, round: int) -> bool:
         """End the stage of ``round`` with it: later stages begin sooner.  Whether it ended, now or as planned.
@@ -226,10 +268,32 @@ class Schedule:
         The last stage that has rounds isn't ended: the section ``stop`` ends a run.
         """
         stage = self.stage(round)
-        if not any(later.rounds for later in self.stages[stage.index :]):
-            return False
-        self._end(stage.index, round)
-        return True
+        if self.ends_early(stage):
+            self._end(stage.index, round)
+        return self.ends_early(stage)
+
+    def ends_early(self, stage: Stage) -> bool:
+        """Whether the stage may end before its last round: not the last one that has rounds."""
+        return self.adapts and stage.rounds > 0 and any(later.rounds for later in self.stages[stage.index :])
+
+    def fewest(self, stage: Stage, first: int, every: int) -> int:
+        """The fewest rounds after which ``learn`` ends the stage if ``first`` is its first round.
+
+        Models are evaluated in each round that ``every`` divides.  Without an ``ending`` it is one round.
+        """
+        return self._ending().fewest(first, every) if self._ending else 1
+
+    def shortest(self, every: int) -> Self:
+        """The schedule whose stages end as soon as they may, of a schedule that has seen no round."""
+        short, first, stages = copy(self), 1, []
+        for stage in self.stages:
+            rounds = min(stage.rounds, self.fewest(stage, first, every)) if self.ends_early(stage) else stage.rounds
+            first += rounds
+            stages.append(replace(stage, rounds=rounds))
+        short.stages = tuple(stages)
+        short.offered = short.stages if self.offered is self.stages else self.offered
+        short._ends = list(accumulate(stage.rounds for stage in stages))
+        return short
 
     def _end(self, index: int, round: int) -> None:
         saved = self._ends[index - 1] - round
@@ -241,12 +305,28 @@ class Schedule:
 
         A schedule that remembers more adds it: ``{**super().to_data(), "best": self.best}``.
         """
-        return {"ended": [[index, round] for index, round in self._ended.items()]}
+        rule = self._rule and [
+            self._rule[0],
+            {name: to_data(getattr(self._rule[1], name)) for name in self._rule[1].state},
+        ]
+        return {"ended": [[index, round] for index, round in self._ended.items()], "rule": rule}
 
     def load_data(self, raw: Mapping[str, Any]) -> None:
         """Go on from what ``to_data`` returned, in a schedule that has seen no round."""
         for index, round in raw["ended"]:
             self._end(index, round)
+        if self._ending and raw["rule"]:
+            self._rule = raw["rule"][0], self._ending()
+            load_data(self._rule[1], raw["rule"][1])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors among what later rounds depend on, by name."""
+        return self._rule[1].tensors() if self._rule else {}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` returned, after ``load_data``."""
+        if self._rule:
+            self._rule[1].load_tensors(tensors)
 
     def fresh(self) -> Self:
         """The schedule for a run of its own: a copy if it adapts, else itself."""

@@ -132,7 +132,7 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
         federation = federation_of(scenario, on_message)
     _check_held_out(scenario, federation)
     kinds = _kinds(scenario, federation)
-    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
+    schedule = _schedule(scenario, blocks_of(kinds))
     kinds = _quantise_kinds(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
@@ -171,10 +171,7 @@ def check_sections(scenarios: Sequence[Scenario]) -> None:
             for training in scenario.training.each:
                 registry.get("method", scenario.method_name).check_training(scenario.method_options, training)
         with collecting(found), errors_at(scenario, "schedule"):
-            schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
-                scenario.schedule_options, scenario.model.blocks
-            )
-            schedule.check(scenario.adapter_options, scenario.aggregation)
+            _schedule(scenario, scenario.model.blocks).check(scenario.adapter_options, scenario.aggregation)
         errors += blame(found, scenario._document, lambda document: check_sections([_read_single(document)]))
     raise_all(errors)
 
@@ -534,8 +531,13 @@ def has_same_results(first: Mapping[str, object], second: Mapping[str, object]) 
 
 def at_most(scenarios: Iterable[Scenario]) -> list[str]:
     """The names of schedules that may end their stages early, so that costs are at most those that are predicted."""
-    names = dict.fromkeys(scenario.schedule_name for scenario in scenarios)
-    return [name for name in names if getattr(registry.get("schedule", name), "adapts", False)]
+    return [*dict.fromkeys(each.schedule_name for each in scenarios if _schedule(each, each.model.blocks).adapts)]
+
+
+def _schedule(scenario: Scenario, blocks: Mapping[str, int]) -> Schedule:
+    """The scenario's schedule of towers with these blocks."""
+    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
+    return schedule
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

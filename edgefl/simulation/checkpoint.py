@@ -25,8 +25,8 @@ from edgefl.simulation.learning import Learning, Training
 from edgefl.simulation.run_state import RunMoment, RunParts, SimulationRun
 from edgefl.work import TensorSpec
 
-FLOWN, ARRAY = "flown:", "array:"
-"""Prefixes of tensors: the states that clients under way started from, and arrays of the simulation."""
+FLOWN, ARRAY, SCHEDULE = "flown:", "array:", "schedule:"
+"""Prefixes of tensors: the states that clients under way started from, arrays of the simulation, and the schedule's."""
 OF_CLIENTS = ("stage", "eligible", "binding", "spent")
 """Arrays of the roster, some of which may be None."""
 
@@ -49,6 +49,7 @@ def checkpoint_of(run: SimulationRun) -> tuple[dict[str, Tensor], dict[str, Any]
         state["batteries"] = parts.batteries.to_data()
     if parts.setup.schedule.adapts:
         state["schedule"] = parts.setup.schedule.to_data()
+        tensors |= {SCHEDULE + name: tensor for name, tensor in parts.setup.schedule.tensors().items()}
     if progress.watch is not None:
         state["watch"] = progress.watch.to_data()
     arrays = {name: getattr(parts.roster, name) for name in OF_CLIENTS}
@@ -113,7 +114,7 @@ def load_checkpoint(run: SimulationRun, tensors: Mapping[str, Tensor], state: Ma
     """Go on from a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
     parts, progress = run.parts, run.progress
     learning, roster = parts.learning, parts.roster
-    held = {a: t for a, t in tensors.items() if not a.startswith((FLOWN, ARRAY))}
+    held = {a: t for a, t in tensors.items() if not a.startswith((FLOWN, ARRAY, SCHEDULE))}
     if isinstance(learning, Training):
         learning.metered = set(state["metered"])
         if FACTS in state:
@@ -144,6 +145,9 @@ def load_checkpoint(run: SimulationRun, tensors: Mapping[str, Tensor], state: Ma
     parts.selection.load_data(state["selection"])
     if parts.setup.schedule.adapts:
         parts.setup.schedule.load_data(state["schedule"])
+        parts.setup.schedule.load_tensors(
+            {name.removeprefix(SCHEDULE): t for name, t in tensors.items() if name.startswith(SCHEDULE)}
+        )
     if parts.batteries is not None:
         parts.batteries.load_data(state["batteries"])
     if run.air is not None:

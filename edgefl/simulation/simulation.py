@@ -32,7 +32,7 @@ from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
 from edgefl.registry.part_fields import build_part
-from edgefl.schedules import EndedRound, movement
+from edgefl.schedules import EndedRound
 from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
 from edgefl.simulation.client_evaluation import score_clients, score_own_models
 from edgefl.simulation.clock import Clock, Steps
@@ -151,9 +151,10 @@ class Simulation:
     def checkpoint(self) -> None:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
         parts, watch = self.run.parts, self.run.progress.watch
-        if watch is not None and watch.unwritten is not None:
-            parts.journal.keep_best(parts.setup.method.exported_tensors(watch.unwritten), watch.best)
-            watch.unwritten = None
+        if watch is not None and watch.unwritten:
+            export = parts.setup.method.exported_tensors
+            parts.journal.keep_best({round: export(state) for round, state in watch.unwritten.items()}, watch.best)
+            watch.unwritten = {}
         parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
     def load_data(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -247,8 +248,8 @@ class Simulation:
             record = self._record(tally, outcome, final)
         self._write(record, tally)
         if setup.schedule.adapts:
-            moved = movement(before, self.state.tensors)
-            setup.schedule.learn(EndedRound(round, tally.metrics, _mean_losses(tally), moved))
+            seen = EndedRound(round, tally.metrics, _mean_losses(tally), before, self.state.tensors)
+            setup.schedule.learn(seen)
 
     def _asks_to_stop(self, record: Round) -> bool:
         """Give ``on_round`` a copy of the record; whether it ends a run that would go on.

@@ -12,9 +12,12 @@ from typing import Any
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.plain_data import load_data, to_data
+from edgefl.planning.round_options import BestOptions
 from edgefl.planning.stop_options import StopOptions
+from edgefl.records.best_metric import BestMetric
+from edgefl.records.record import UNSET
 from edgefl.records.rounds import EarlyStop, lower_is_better, metric_value, metric_values
-from edgefl.records.run import BestRecord
+from edgefl.records.run import BestRecord, NextBest
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 
@@ -28,69 +31,68 @@ def value_of(metrics: Metrics, metric: str) -> float | None:
 
 
 @dataclass
-class BestMetric:
-    """The best value of a metric so far, the first of equal ones, and its round."""
+class RankedRounds:
+    """The rounds with the best values of a metric so far, ``keep`` at most; of equal values the first is better."""
 
     metric: str
     lower: bool
-    min_delta: float = 0.0
-    value: float | None = None
-    round: int | None = None
+    keep: int = 1
+    ranked: list[tuple[float, int]] = field(default_factory=list)
+    """Values and their rounds, the best first."""
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds, the best first."""
+        return [round for _, round in self.ranked]
 
     def sees(self, value: float | None, round: int) -> bool:
-        """Whether this value is better by more than ``min_delta``; it is then the best."""
-        if value is None:
-            return False
-        gain = 0.0 if self.value is None else (self.value - value if self.lower else value - self.value)
-        if self.value is not None and gain <= self.min_delta:
-            return False
-        self.value, self.round = value, round
-        return True
+        """Whether this value is among the best."""
+        if value is not None:
+            sign = 1 if self.lower else -1
+            ranked = sorted([*self.ranked, (value, round)], key=lambda each: (sign * each[0], each[1]))
+            self.ranked = ranked[: self.keep]
+        return round in self.rounds
 
 
 @dataclass
 class MetricWatch:
     """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
 
-    ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's state at the best evaluation, until
-    its weights are written with the next checkpoint.
+    ``stopped`` says why the run ends, once it does.  ``unwritten`` has the server's states of rounds among the best,
+    until their weights are written with the next checkpoint.
     """
 
     stop: StopOptions
-    kept: BestMetric
+    kept: RankedRounds
     followed: BestMetric | None = None
-    without: int = 0
     stopped: EarlyStop | None = None
-    unwritten: ServerState | None = field(default=None, repr=False)
+    unwritten: dict[int, ServerState] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_options(cls, stop: StopOptions, best: str | None) -> MetricWatch | None:
+    def from_options(cls, stop: StopOptions, best: BestOptions | None) -> MetricWatch | None:
         """The watch of a run with these options; None if they follow no metric."""
-        kept = best or stop.metric
-        if kept is None:
+        metric = best.metric if best else stop.metric
+        if metric is None:
             return None
-
-        def lower(metric: str) -> bool:
-            return stop.better == "lower" if stop.better and metric == stop.metric else lower_is_better(metric)
-
-        followed = BestMetric(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
-        return cls(stop, BestMetric(kept, lower(kept)), followed)
+        followed = BestMetric.named(stop.metric, stop.better, stop.min_delta) if stop.metric else None
+        lower = followed.lower if followed and metric == stop.metric else lower_is_better(metric)
+        return cls(stop, RankedRounds(metric, lower, best.keep if best else 1), followed)
 
     def sees(self, metrics: Metrics, round: int, state: ServerState) -> None:
         """Take in an evaluation of a state.  Raises MethodError if it lacks a metric."""
         if self.kept.sees(value_of(metrics, self.kept.metric), round):
-            self.unwritten = state
+            self.unwritten = {r: each for r, each in {**self.unwritten, round: state}.items() if r in self.kept.rounds}
         if self.followed is None:
             return
-        value = value_of(metrics, self.followed.metric)
-        better = self.followed.sees(value, round)
+        value, best = value_of(metrics, self.followed.metric), self.followed
+        best.sees(value, round)
         if round <= self.stop.after:
+            best.without = 0
             return
-        self.without = 0 if better else self.without + 1
-        target, best = self.stop.target, self.followed
+        target = self.stop.target
         if target is not None and value is not None and (value <= target if best.lower else value >= target):
             reason, text = "target", f"{value:.4g} reached {target:.4g}"
-        elif self.stop.patience is not None and self.without >= self.stop.patience:
+        elif self.stop.patience is not None and best.without >= self.stop.patience:
             reason, text = "patience", self._no_better(best)
         else:
             return
@@ -99,7 +101,7 @@ class MetricWatch:
 
     def _no_better(self, best: BestMetric) -> str:
         """What ended the patience, as text."""
-        delta, times = self.stop.min_delta, f"{self.without} evaluation{'' if self.without == 1 else 's'}"
+        delta, times = self.stop.min_delta, f"{best.without} evaluation{'' if best.without == 1 else 's'}"
         if best.value is None:
             return f"was not finite in {times}"
         by = f" by more than {delta:.4g}" if delta else ""
@@ -112,22 +114,23 @@ class MetricWatch:
 
     @property
     def best(self) -> BestRecord:
-        """Metric, value and round of the best weights."""
-        return BestRecord(metric=self.kept.metric, value=self.kept.value, round=self.kept.round)
+        """Metric, value and round of the best weights, and of the next best that are kept."""
+        (value, round), *others = self.kept.ranked or [(None, None)]
+        following = [NextBest(value=value, round=round) for value, round in others]
+        return BestRecord(metric=self.kept.metric, value=value, round=round, others=following or UNSET)
 
     def to_data(self) -> dict[str, Any]:
         """What the next evaluation depends on."""
-        return {name: to_data(getattr(self, name)) for name in ("followed", "kept", "without", "stopped")}
+        return {name: to_data(getattr(self, name)) for name in ("followed", "kept", "stopped")}
 
     def load_data(self, raw: Mapping[str, Any]) -> None:
         """Go on from what ``to_data`` returned; the options may be others now."""
-        for each, its in ((self.followed, raw["followed"]), (self.kept, raw["kept"])):
-            if each is not None and its is not None:
-                each.value, each.round = its["value"], its["round"]
-        load_data(self, {name: raw[name] for name in ("without", "stopped")})
+        if self.followed is not None and (its := raw["followed"]) is not None:
+            self.followed.value, self.followed.round, self.followed.without = its["value"], its["round"], its["without"]
+        self.kept.ranked = [(value, round) for value, round in raw["kept"]["ranked"]][: self.kept.keep]
+        load_data(self, {"stopped": raw["stopped"]})
 
 
-def best_round(state: Mapping[str, Any]) -> int | None:
-    """The round of the best weights in a checkpoint's state; None if it follows no metric, or has seen none."""
-    round: int | None = state["watch"]["kept"]["round"] if "watch" in state else None
-    return round
+def best_rounds(state: Mapping[str, Any]) -> list[int]:
+    """The rounds whose weights a checkpoint's state counts among the best, the best first."""
+    return [round for _, round in state["watch"]["kept"]["ranked"]] if "watch" in state else []

@@ -30,6 +30,7 @@ from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields, FilePath
 from edgefl.runs.checkpoints import write_tensors
 from edgefl.runs.durable import replace_file
+from edgefl.runs.folders import BEST_FILES
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -37,7 +38,7 @@ from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 Part = Literal["embedding", "blocks", "norm"]
 _SEEN = "seen."
 """Before a modality: the key in a file's header under which the samples stand that its tower has seen."""
-_OF_A_RUN = ("weights.safetensors", "best.safetensors")
+_OF_A_RUN = ("weights.safetensors", *BEST_FILES)
 """What a run writes that began with its ``pretrained.safetensors``."""
 
 

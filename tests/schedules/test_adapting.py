@@ -19,7 +19,7 @@ from edgefl.commands.profile.rounds_table import print_profile
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
-from edgefl.schedules import EndedRound, Layerwise, movement
+from edgefl.schedules import EndedRound, Layerwise
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -112,7 +112,7 @@ def test_movement_is_the_norm_of_the_change() -> None:
     }
     after = {**before, "a/image.blocks.0.w": torch.tensor([3.0, 0.0]), "a/image.blocks.0.b": torch.tensor([4.0])}
     after |= {"table/x": torch.ones(1), "a/image.norm.count": torch.ones(1, dtype=torch.int64)}
-    assert movement(before, after) == {"a/image.blocks.0": 5.0, "a/image.head": 0.0}
+    assert EndedRound(1, {}, {}, before, after).moved == {"a/image.blocks.0": 5.0, "a/image.head": 0.0}
 
 
 @pytest.mark.parametrize("policy", ["synchronous", pytest.param("buffered", marks=pytest.mark.slow)])

@@ -136,6 +136,8 @@ class ProfileRow(OnDevice, Spent, TrafficColumns, Computed, Process, OfStage):
 
     rounds: Rounds
     """Rounds of the stage in which the kind takes part"""
+    fewest_rounds: Rounds | Maybe = UNSET
+    """The fewest after which the stage may end; only of a schedule that ends its stages by what a run learns"""
     fvcore_macs_per_sample: float
     """One sample in one local epoch, in fvcore's convention"""
     download_seconds: float
@@ -168,6 +170,10 @@ class TotalsRow(Spent, TrafficColumns, Computed, OfKind):
 
     rounds: Rounds
     """Rounds in which the kind takes part"""
+    fewest_rounds: Rounds | Maybe = UNSET
+    """The fewest, if each stage ends as soon as it may; only of a schedule that ends its stages by what a run learns"""
+    least_traffic_bytes: int | Maybe = UNSET
+    """`traffic_bytes` of these rounds"""
     peak_memory_bytes: int
     """Highest peak of all rounds"""
     fvcore_macs_per_sample_all_rounds: float

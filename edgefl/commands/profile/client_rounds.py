@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -66,9 +67,17 @@ def tables_of(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress,
     on_message("server and totals")
     spans = stretches(planner, wanted.stage)
     server = server_rows(planner, spans, wanted.kind)
+    totals = client_totals(planner, spans, shown, device, link) if wanted.stage is None else []
+    if totals and setup.shortest is not None:
+        short = Planner(setup.shortest, planner.predictor)
+        least = client_totals(short, stretches(short), shown, device, link)
+        totals = [
+            replace(row, fewest_rounds=fewest.rounds, least_traffic_bytes=fewest.traffic_bytes)
+            for row, fewest in zip(totals, least, strict=True)
+        ]
     return Tables(
         rows=rows,
-        totals=client_totals(planner, spans, shown, device, link) if wanted.stage is None else [],
+        totals=totals,
         server_rows=server,
         round_totals=round_totals(planner, spans, server) if wanted.kind is None else [],
         evaluation_totals=evaluation_totals(server) if wanted.kind is None else [],
@@ -91,6 +100,7 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         stage=stage.index,
         part=stage.label or UNSET,
         rounds=len(rounds_of(setup, stage, kind)),
+        fewest_rounds=len(rounds_of(setup.shortest, stage, kind)) if setup.shortest else UNSET,
         **process_fields(computed, device),
         memory_assumed=computed.memory_assumed,
         runtime=runtime_range(device, setup.fleet.runtime),

@@ -29,6 +29,7 @@ from edgefl.drawing.text_tables import (
     print_table,
     screen,
     seeds_together,
+    show_rounds,
     without_seed,
 )
 from edgefl.operator_classes import OPERATOR_NAMES
@@ -96,7 +97,8 @@ def _print_rows(console: Console, rows: Sequence[ProfileRow]) -> None:
     )  # fmt: skip
     for row in rows:
         cost.add_row(
-            row.stage_and_part, str(row.rounds), row.whose, units.show_bytes(row.peak_memory_bytes),
+            row.stage_and_part, show_rounds(row.rounds, row.fewest_rounds), row.whose,
+            units.show_bytes(row.peak_memory_bytes),
             units.show_bytes(row.live_memory_bytes),
             units.show_flops(row.forward_flops), units.show_flops(row.backward_flops),
             operations(row.fvcore_macs_per_sample), units.show_seconds(row.virtual_seconds),
@@ -249,14 +251,24 @@ def _print_totals(console: Console, totals: Sequence[TotalsRow]) -> None:
     )
     for total in totals:
         table.add_row(
-            total.whose, str(total.rounds), units.show_bytes(total.peak_memory_bytes),
+            total.whose, show_rounds(total.rounds, total.fewest_rounds), units.show_bytes(total.peak_memory_bytes),
             units.show_bytes(total.download_bytes), units.show_bytes(total.upload_bytes),
             units.show_bytes(total.serialised_traffic_bytes),
             operations(total.flops),
             operations(total.fvcore_macs_per_sample_all_rounds), units.show_seconds(total.virtual_seconds),
             units.show_joules(total.energy_joules),
         )  # fmt: skip
-    print_section(console, "Whole schedule, one client that takes part in every round", table)
+    print_section(console, "Whole schedule, one client that takes part in every round", table, _least(totals))
+
+
+def _least(totals: Sequence[TotalsRow]) -> str:
+    """The fewest rounds in which a run may end, and what they move; empty if it always plays all rounds."""
+    told = [
+        f"{total.whose} {total.fewest_rounds} rounds, {units.show_bytes(total.least_traffic_bytes)} both ways"
+        for total in totals
+        if total.fewest_rounds is not UNSET and total.least_traffic_bytes is not UNSET
+    ]
+    return f"in all at least: {'; '.join(told)}" if told else ""
 
 
 MOST_ROWS = 18
@@ -289,6 +301,9 @@ def _print_opening(console: Console, result: Profile) -> None:
     for line in [_process(rows), *_notes(rows)]:
         console.print(Text(line))
     print_bounds(console, result.at_most, result.seconds_within)
+    for label, profile in profiles.items():
+        if least := _least(profile.totals):
+            console.print(Text(f"{label}, {least}" if len(profiles) > 1 else least))
     print_refused(console, result.refused)
     console.print(Text("--full: memory by part, traffic, server, totals; --clients: every client of the fleet"))
 
@@ -299,7 +314,8 @@ def _print_stages(console: Console, rows: Sequence[ProfileRow]) -> None:
     )
     for row in rows:
         table.add_row(
-            row.stage_and_part, str(row.rounds), row.whose, units.show_bytes(row.peak_memory_bytes),
+            row.stage_and_part, show_rounds(row.rounds, row.fewest_rounds), row.whose,
+            units.show_bytes(row.peak_memory_bytes),
             operations(row.flops), operations(row.fvcore_macs_per_sample),
             units.show_bytes(row.download_bytes), units.show_bytes(row.upload_bytes),
             units.show_seconds(row.virtual_seconds), units.show_joules(row.energy_joules),
@@ -332,7 +348,7 @@ def _print_hardest(console: Console, profiles: Mapping[str, Tables]) -> None:
     last = None
     for label, row, stages, total in lines[:MOST_ROWS]:
         whole = ("-",) * 5 if total is None else (
-            str(total.rounds), units.show_bytes(total.traffic_bytes),
+            show_rounds(total.rounds, total.fewest_rounds), units.show_bytes(total.traffic_bytes),
             operations(total.flops), units.show_seconds(total.virtual_seconds),
             units.show_joules(total.energy_joules),
         )  # fmt: skip

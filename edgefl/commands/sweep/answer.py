@@ -206,6 +206,10 @@ class CellCosts(Merits, MeanRound, Refusals, LostData):
     """Registered clients"""
     rounds: Rounds
     """Rounds of the schedule"""
+    fewest_rounds: Rounds | Maybe = UNSET
+    """The fewest, if each stage ends as soon as it may; only of a schedule that ends its stages by what a run learns"""
+    least_schedule_bytes: float | Maybe = UNSET
+    """`schedule_bytes` of these rounds"""
     eligible_share_ever: Share
     """Clients that fit in some stage"""
     eligible_share_at_hardest_stage: Share

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +66,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     return CellCosts(
         clients=clients,
         rounds=rounds,
+        **_least(workload, judged),
         eligible_share_ever=share(int(ever.sum()), clients),
         eligible_share_at_hardest_stage=hardest.eligible_share,
         eligible_share_ever_by_kind={
@@ -121,6 +124,23 @@ def merits(workload: Workload, judged: Sequence[StageEligibility]) -> Merits:
         schedule_flops=totals["flops"],
         schedule_energy_joules=totals["energy_joules"],
     )
+
+
+def _least(workload: Workload, judged: Sequence[StageEligibility]) -> dict[str, Any]:
+    """The fewest rounds in which a run may end, and their bytes; empty if it plays all rounds.
+
+    Of several turns in a stage the first are those that remain.
+    """
+    short = workload.setup.shortest
+    if short is None:
+        return {}
+    left, turns = {stage.index: stage.rounds for stage in short.schedule.stages}, []
+    for turn in judged:
+        rounds = min(turn.stage.rounds, left[turn.stage.index])
+        left[turn.stage.index] -= rounds
+        turns.append(replace(turn, stage=replace(turn.stage, rounds=rounds)))
+    least = merits(workload, turns)
+    return {"fewest_rounds": short.schedule.rounds, "least_schedule_bytes": least.schedule_bytes}
 
 
 def _cap_rounds(workload: Workload, judged: Sequence[StageEligibility]) -> dict[str, CapRounds | None] | Maybe:

@@ -36,6 +36,7 @@ from edgefl.drawing.text_tables import (
     refusals,
     score,
     screen,
+    show_rounds,
     title_of,
 )
 from edgefl.html import table as html_table
@@ -261,11 +262,16 @@ def _print_caps(console: Console, rows: Sequence[CellRow]) -> None:
 
 def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
     table = new_table("", "rounds", "empty", "eligible", "client\nrounds", "time", "down", "up", "energy", "computing")
+    least = [
+        f"{_label(row)} {units.show_bytes(row.least_schedule_bytes)} both ways"
+        for row in rows
+        if row.least_schedule_bytes is not UNSET
+    ]
     _keep_labels(table, rows)
     for row in rows:
         table.add_row(
             _label(row),
-            str(row.rounds),
+            show_rounds(row.rounds, row.fewest_rounds),
             str(row.empty_rounds) if row.empty_rounds else NOTHING,
             percent(row.eligible_share),
             f"{row.schedule_client_rounds:,.0f}",
@@ -279,7 +285,8 @@ def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
         console, "Totals of the schedule", table,
         "Empty: rounds without an eligible client; they cost nothing.  Eligible: mean over the rounds.  "
         "Client rounds: expected number of selected clients, added over the rounds.  The server's work isn't "
-        "included, nor are downloads of frozen parts that a client fetches again.",
+        "included, nor are downloads of frozen parts that a client fetches again."
+        + (f"  In the fewest rounds: {'; '.join(least)}." if least else ""),
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ class ValidCombination(Record):
     """Its schedule"""
     rounds: Rounds
     """Rounds in all"""
+    fewest_rounds: Rounds | Maybe = UNSET
+    """The fewest in which a run may end; only of a schedule that ends its stages by what a run learns"""
     rounds_by_stage: Annotated[Sequence[int], Unit("rounds")]
     """Rounds of each stage"""
     clients: Annotated[Mapping[str, int], Keys("KIND"), Unit("clients")]

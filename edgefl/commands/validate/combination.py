@@ -35,6 +35,7 @@ def valid_combination(label: str, scenario: Scenario, setup: Setup) -> ValidComb
         method=scenario.method_name,
         schedule=scenario.schedule_name,
         rounds=setup.schedule.rounds,
+        fewest_rounds=setup.shortest.schedule.rounds if setup.shortest else UNSET,
         rounds_by_stage=[stage.rounds for stage in setup.schedule.stages],
         clients={kind: len(setup.of_kind(kind)) for kind in kinds},
         samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},

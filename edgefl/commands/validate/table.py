@@ -9,7 +9,7 @@ from rich.text import Text
 
 from edgefl.commands.validate.answer import JsonSchema
 from edgefl.commands.validate.schemas import schema_text
-from edgefl.drawing.text_tables import format_counts, screen, seeds_together, without_seed
+from edgefl.drawing.text_tables import format_counts, screen, seeds_together, show_rounds, without_seed
 from edgefl.records.record import UNSET
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def print_validation(result: ValidScenario | JsonSchema, console: Console | None
 def _plan(row: ValidCombination) -> str:
     """Method, schedule and rounds in words."""
     stages = f" in {len(row.rounds_by_stage)} stages ({', '.join(map(str, row.rounds_by_stage))})"
-    return f"{row.method} under {row.schedule}, {row.rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
+    rounds = show_rounds(row.rounds, row.fewest_rounds)
+    return f"{row.method} under {row.schedule}, {rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
 
 
 def _clients_and_fleet(row: ValidCombination) -> list[str]:
