@@ -44,6 +44,8 @@ QUICK = {
     "fedcola-mat": ("end-to-end", ["image", "text"]),
     "fednova": ("flexlora", ["image", "text"]),
     "mezo": ("frozen-prefix", ["image"]),
+    "fedex-lora": ("layerwise", ["image"]),
+    "flora": ("end-to-end", ["image"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
 
@@ -62,6 +64,8 @@ DEAR = (
     "fedgems",
     "pmcmfl",
     "fedhkd",
+    "ffa-lora",
+    "rolora",
 )
 """Methods that the quick suite leaves out, since they take seconds and it has another one of their family."""
 
@@ -71,7 +75,10 @@ ADAPTED = ("creamfl", "ditto", "fedcola", "feddyn", "fedet", "fedgems", "fedmd",
 WIDTHS = "model 'multiway' can't be narrowed"
 KEEPS = "set schedule.keep: false"
 FACTORS = "factors of two rounds don't belong together"
+LORA = ("ffa-lora", "rolora", "fedex-lora", "flora")
 REFUSED = {
+    **{(method, "heterofl"): "can't be narrowed: set adapter: none" for method in LORA},
+    **{(method, "flexlora"): "combines factors in its own way" for method in LORA},
     **{(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")},
     **{(method, "flexlora"): "set complementary: none" if method == "fedcola" else FACTORS for method in ADAPTED},
     **{(method, "frozen-prefix"): KEEPS for method in ("pmcmfl", "fedpac", "fedhkd", "depthfl")},

@@ -199,6 +199,8 @@ class Setting:
     """Gives the ids of the vocabulary's tokens."""
     clients: Mapping[str, int] = field(default_factory=dict)
     """Number of clients of each kind in the whole fleet, those that are never admitted included."""
+    cohort: Mapping[str, int] = field(default_factory=dict)
+    """Updates of each kind that one aggregation takes, at most."""
     averages_products: bool = False
     """Whether the server averages the products of LoRA's factors (``flexlora``), and not the factors themselves."""
     each_client: Callable[[], Iterable[ClientFacts]] | None = None

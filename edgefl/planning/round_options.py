@@ -217,6 +217,13 @@ class RoundOptions(Fields):
             population = {"": sum(population.values())}
         return {group: min(n, population[group]) for group, n in places(self.cohort, population).items()}
 
+    def most_updates(self, population: Mapping[str, int]) -> dict[str, int]:
+        """Updates of each kind of client that one aggregation takes, at most."""
+        seats, policy = self.seats(population), self.build_policy()
+        if self.stratify and not policy.overlapping:
+            return seats
+        return dict.fromkeys(population, max(policy.holds(sum(seats.values())), 1))
+
     def build_policy(self) -> Any:
         """The round policy, an ``edgefl.simulation.Policy``, with its own options and this section."""
         return build_part("round policy", self.policy, self)

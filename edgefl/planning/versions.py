@@ -68,6 +68,16 @@ def is_always_sent(item: Item, stage: Stage) -> bool:
     return item.is_table or (stage.is_active(item.parameter) and not item.fixed)
 
 
+MERGED = "merged/"
+"""Beginning of what stands for a tensor that a client keeps up to date by merging an item at the address that follows;
+its version is that of the item before."""
+
+
+def _versioned(item: Item) -> Address:
+    """The address by whose version a client's copy of an item is known to be old."""
+    return item.source if item.merges is None else f"{MERGED}{item.merges}"
+
+
 ACTIVATIONS = "activations/"
 """Beginning of the address of what a client computes once and keeps; it never travels, and its version is 1."""
 
@@ -80,16 +90,20 @@ def activations_address(work: Description) -> Address | None:
 def frozen_addresses(work: Description, stage: Stage) -> tuple[Address, ...]:
     """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
     keep, once = set(work.keep), activations_address(work)
-    sent = tuple(i.source for p in work.down for i in p.items if i.name not in keep and not is_always_sent(i, stage))
+    sent = tuple(
+        _versioned(i) for p in work.down for i in p.items if i.name not in keep and not is_always_sent(i, stage)
+    )
     return sent if once is None else (*sent, once)
 
 
 def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
     """Addresses whose copy at the client is older than the server's; version 0 is preinstalled."""
-    return tuple(address for address in addresses if held.get(address, 0) < _current(address, current))
+    return tuple(a for a in addresses if held.get(a.removeprefix(MERGED), 0) < _current(a, current))
 
 
 def _current(address: Address, current: Versions) -> int:
+    if address.startswith(MERGED):
+        return current.get(address.removeprefix(MERGED), 0) - 1
     return 1 if address.startswith(ACTIVATIONS) else current.get(address, 0)
 
 
@@ -105,7 +119,7 @@ def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tup
     """
     wanted, keep = set(old), set(work.keep)
     payloads = (
-        p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or item.source in wanted))
+        p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or _versioned(item) in wanted))
         for p in work.down
     )
     return tuple(p for p in payloads if p.items)
@@ -114,7 +128,9 @@ def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tup
 def preinstalled_items(work: Description, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
     """Names of a work's items that the client already has: at version 0 and not in ``down``, or kept."""
     sent = {item.name for payload in down for item in payload.items}
-    first = {i.name for p in work.down for i in p.items if i.name not in sent and not current.get(i.source, 0)}
+    first = {
+        i.name for p in work.down for i in p.items if i.name not in sent and (i.merges or not current.get(i.source, 0))
+    }
     return frozenset(first.union(work.keep))
 
 
@@ -188,15 +204,15 @@ class ClientVersions:
         return len(self.states) > self._most
 
     def thin(self, current: Versions) -> None:
-        """Renumber the states, without unused states and without versions that are older than ``current``.
+        """Renumber the states, without unused states and without versions older than the one before ``current``.
 
-        Versions only rise, so an outdated copy stays outdated, whatever its version.
+        Versions only rise, so an outdated copy stays outdated, whatever its version; that before may be merged.
         """
         used = np.flatnonzero(np.bincount(self.of, minlength=len(self.states)))
         numbers, before = np.zeros(len(self.states), np.int32), self.states
         self.states, self._known = [{}], {(): 0}
         for number in used.tolist():
-            numbers[number] = self._state({a: v for a, v in before[number].items() if v == _current(a, current)})
+            numbers[number] = self._state({a: v for a, v in before[number].items() if v >= _current(a, current) - 1})
         self.of = numbers[self.of]
         self._most = max(MOST_STATES, 2 * len(self.states))
 

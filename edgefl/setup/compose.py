@@ -274,6 +274,7 @@ def _setting(
         for index, (kind, samples) in enumerate(clients):
             yield ClientFacts(federation.kinds[kind], index, samples, fleet.device(index), fleet.link(index))
 
+    clients = dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True))
     return Setting(
         kinds,
         scenario.training.over([stage.rounds for stage in schedule.stages]),
@@ -289,7 +290,8 @@ def _setting(
         pretrained=pretraining_of(scenario, federation, on_message),
         token_ids=lambda: federation.tokenizer.get_vocab(),
         averages_products=schedule.averages == "products",
-        clients=dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True)),
+        clients=clients,
+        cohort=scenario.round.most_updates(clients),
         each_client=each_client,
     )
 

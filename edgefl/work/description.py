@@ -80,6 +80,9 @@ class Item:
     fixed: bool = False
     """Whether no client trains it at any stage: then it is sent only where the client's copy is older, and never
     back."""
+    merges: Address | None = None
+    """The address of an item by which the node brings its own copy of this tensor up to date: it is received only where
+    the node's copy of that item is more than one version old."""
 
     @property
     def parameter(self) -> str:

@@ -57,8 +57,8 @@ def average_products(
     for address in sorted(a for a in factors if a.endswith(SECOND)):
         mixed = mix(address, cohort)
         needed = {address, *(address_of(source) for source in mixed)}
-        products = {a: _product(parameters, a) for a in needed if a in parameters}
-        sent = [_products(update, products) for update in updates]
+        products = {a: product_at(parameters, a) for a in needed if a in parameters}
+        sent = [with_products(update, products) for update in updates]
         own = {address: mixed}
         deltas = Updates(sent).deltas(products, weight, options)
         parts = parts_of(products, *deltas, lambda a, _, own=own: own.get(a, {}))  # type: ignore[misc]
@@ -90,7 +90,8 @@ def _first(address: Address) -> Address:
     return address.removesuffix(SECOND) + FIRST
 
 
-def _product(tensors: Mapping[Address, Tensor], address: Address) -> Tensor:
+def product_at(tensors: Mapping[Address, Tensor], address: Address) -> Tensor:
+    """B A [out, in] of the factors at the address of B and beside it."""
     return tensors[address] @ tensors[_first(address)]
 
 
@@ -98,17 +99,17 @@ def _only(update: Update, keep: Callable[[Item], bool]) -> Update:
     return replace(update, work=replace(update.work, up=tuple(payload.only(keep) for payload in update.work.up)))
 
 
-def _products(update: Update, products: Mapping[Address, Tensor]) -> Update:
+def with_products(update: Update, products: Mapping[Address, Tensor]) -> Update:
     """The update with these products alone, as changes to the server's."""
     values = dict(update.uploaded_tensors())
     own = [a for a in products if a in values]
     items = tuple(Item(a, tuple(products[a].shape), str(products[a].dtype).removeprefix("torch."), a) for a in own)
-    sent = {a: _product(values, a).to(products[a].dtype) for a in own}
+    sent = {a: product_at(values, a).to(products[a].dtype) for a in own}
     work = replace(update.work, up=(Payload("products", items),))
     return replace(update, work=work, payloads={"products": sent}, base=dict(products))
 
 
 def _norm(update: Update, parameters: Mapping[Address, Tensor]) -> float:
-    products = {a: _product(parameters, a) for a, _ in update.uploaded_tensors() if a.endswith(SECOND)}
-    of_products = _products(update, products).norm()
+    products = {a: product_at(parameters, a) for a, _ in update.uploaded_tensors() if a.endswith(SECOND)}
+    of_products = with_products(update, products).norm()
     return float((of_products**2 + update.norm({a for a in parameters if a.endswith((FIRST, SECOND))}) ** 2) ** 0.5)

@@ -1,0 +1,196 @@
+"""FFA-LoRA, RoLoRA, FedEx-LoRA and FLoRA against loops of their published definitions, written by hand.
+
+The loops share no code with the methods or the adapters: a layer's weight is W + scale B A, and autograd differentiates
+through that sum.  Each client's samples are one batch, so that no order of samples matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import edgefl
+from edgefl import models, seeds
+from edgefl.scenario import load
+from edgefl.setup.compose import compose
+from edgefl.work import Pass
+
+Tiny = Callable[..., dict[str, Any]]
+Weights = dict[str, Tensor]
+LR, EPOCHS, ROUNDS, CLIENTS, COHORT, RANK, SCALE = 0.2, 3, 4, 4, 3, 2, 2.0
+SIDES = {"attn.qkv": (8, 24), "mlp.fc1": (8, 32)}
+"""Inputs and outputs of the layers with factors."""
+LAYERS = [f"image.blocks.{block}.{layer}" for block in (0, 1) for layer in SIDES]
+HEAD = ("image.head.weight", "image.head.bias")
+
+
+def scenario_of(tiny: Tiny, method: Any, **more: Any) -> dict[str, Any]:
+    sections = {
+        "data": {
+            "source": "glyphs", "clients": {"image": CLIENTS}, "partition": {"quantity": 2.0}, "size": 8,
+            "samples": 20, "validation": 20, "test": 20,
+        },
+        "model": {"image": {"blocks": 2, "width": 8, "heads": 2, "patch": 4}},
+        "adapter": {"name": "lora", "rank": RANK, "alpha": SCALE * RANK, "parts": [*SIDES], "also": ["head"]},
+        "method": method,
+        "schedule": {"name": "end-to-end", "rounds": ROUNDS},
+        "training": {"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
+        "round": {"cohort": COHORT},
+    }  # fmt: skip
+    return tiny(**{**sections, **more})
+
+
+@dataclass
+class Federation:
+    """A tiny run and what a loop needs: its first weights, each client's only batch, and each round's clients."""
+
+    run: Any
+    first: Weights
+    module: nn.Module
+    batches: list[Any]
+    cohorts: list[list[int]]
+    seed: int
+
+    def train(self, weights: Weights, client: int, trained: list[str]) -> Weights:
+        """Plain gradient steps on these tensors of W, A, B and the head."""
+        own = dict(weights)
+        for _ in range(EPOCHS):
+            leaves = {n: own[n].clone().requires_grad_() for n in trained}
+            scores = functional_call(self.module, whole(own | leaves), ("image", self.batches[client]["image"]))
+            loss = F.cross_entropy(scores, self.batches[client]["label"])
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            own |= {n: (leaves[n] - LR * g).detach() for (n, g) in zip(leaves, gradients, strict=True)}
+        return own
+
+    def rounds(self) -> Iterator[tuple[int, list[int], list[float]]]:
+        """Each round with its clients and their shares of the samples."""
+        for number, cohort in enumerate(self.cohorts, start=1):
+            counts = [len(self.batches[i]["label"]) for i in cohort]
+            yield number, cohort, [n / sum(counts) for n in counts]
+
+    def check(self, expected: Weights) -> None:
+        found = {a.removeprefix("image/"): t for a, t in self.run.weights().items() if a.startswith("image/")}
+        for name in (*HEAD, *(f"{layer}.lora_b" for layer in LAYERS)):
+            assert float((expected[name] - self.first[name]).abs().max()) > 1e-3  # far more than the tolerance
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+        model = self.run.model("image").state_dict()
+        for name, value in whole(expected).items():
+            torch.testing.assert_close(model[name], value, rtol=1e-4, atol=4e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def whole(weights: Weights) -> Weights:
+    """The weights of the plain model: W + scale B A."""
+    plain = {n: w for n, w in weights.items() if ".lora_" not in n}
+    for layer in LAYERS:
+        product = weights[f"{layer}.lora_b"] @ weights[f"{layer}.lora_a"]
+        plain[f"{layer}.weight"] = plain[f"{layer}.weight"] + SCALE * product
+    return plain
+
+
+def named(*factors: str) -> list[str]:
+    return [*HEAD, *(f"{layer}.lora_{factor}" for layer in LAYERS for factor in factors)]
+
+
+def mean(models_: list[Weights], shares: list[float], names: list[str]) -> Weights:
+    return {n: sum(s * m[n] for s, m in zip(shares, models_, strict=True)) for n in names}
+
+
+@pytest.fixture
+def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
+    def make(method: str, **more: Any) -> Federation:
+        scenario = scenario_of(tiny, method, **more)
+        run = edgefl.run(scenario, out=tmp_path / method)
+        setup = compose(load({"edgefl": 1, **scenario}))
+        kind = setup.method.setting.kinds["image"]
+        first = {a.removeprefix("image/"): t for a, t in setup.method.initial(setup.seed).tensors.items()}
+        module: Any = models.build({k: v for k, v in kind.model.items() if k != "adapter"})
+        module.forward = lambda modality, x: module.logits(modality, x)
+        batches = []
+        for client in range(CLIENTS):
+            source, every = setup.clients.client(client), Pass("classify", "private", ("image",), 500, False)
+            every = Pass("classify", "private", ("image",), source.size(every), False)
+            batches.append(next(iter(source.batches(every, 0)))[1])
+        table = run.clients
+        cohorts = [sorted(table[table["round"] == r]["client"].tolist()) for r in range(1, ROUNDS + 1)]
+        assert {len(cohort) for cohort in cohorts} == {COHORT} and len(set(map(tuple, cohorts))) > 1
+        return Federation(run, first, module, batches, cohorts, setup.seed)
+
+    return make
+
+
+def test_ffa_lora(federation: Callable[..., Federation]) -> None:
+    """Sun et al. 2024, section 4: A is never trained."""
+    fed = federation("ffa-lora")
+    x = fed.first
+    for _, cohort, shares in fed.rounds():
+        x = x | mean([fed.train(x, i, named("b")) for i in cohort], shares, named("b"))
+    fed.check(x)
+
+
+def test_rolora(federation: Callable[..., Federation]) -> None:
+    """Chen et al. 2025, algorithm 1: B in odd rounds, A in even ones."""
+    fed = federation("rolora")
+    x = fed.first
+    for number, cohort, shares in fed.rounds():
+        names = named("b" if number % 2 else "a")
+        x = x | mean([fed.train(x, i, names) for i in cohort], shares, names)
+    fed.check(x)
+
+
+def test_fedex_lora(federation: Callable[..., Federation]) -> None:
+    """Singhal et al. 2024, equations 11 to 14."""
+    fed = federation("fedex-lora")
+    x = fed.first
+    for _, cohort, shares in fed.rounds():
+        sent = [fed.train(x, i, named("a", "b")) for i in cohort]
+        x = x | mean(sent, shares, named("a", "b"))
+        for layer in LAYERS:
+            a, b = f"{layer}.lora_a", f"{layer}.lora_b"
+            ideal = sum(s * (m[b] @ m[a]) for s, m in zip(shares, sent, strict=True))
+            x[f"{layer}.weight"] = x[f"{layer}.weight"] + SCALE * (ideal - x[b] @ x[a])
+    fed.check(x)
+    moved = max(float((x[f"{n}.weight"] - fed.first[f"{n}.weight"]).abs().max()) for n in LAYERS)
+    assert moved > 1e-3  # the residual is no rounding
+
+
+def test_flora(federation: Callable[..., Federation]) -> None:
+    """Wang et al. 2024, algorithm 1: W takes in the sum of all products, and each client draws its A anew."""
+    fed = federation("flora")
+    x, stacks = fed.first, dict[str, tuple[Tensor, Tensor]]()
+    for number, cohort, shares in fed.rounds():
+        for layer, (first, second) in stacks.items():
+            x = x | {f"{layer}.weight": x[f"{layer}.weight"] + SCALE * second @ first}
+        sent = []
+        for client in cohort:
+            own = dict(x)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seeds.key(fed.seed, "training", client, number))
+                for layer in LAYERS:
+                    inputs = SIDES[".".join(layer.split(".")[-2:])][0]
+                    own[f"{layer}.lora_a"] = nn.init.kaiming_uniform_(torch.empty(RANK, inputs), a=math.sqrt(5))
+            sent.append(fed.train(own, client, named("a", "b")))
+        x = x | mean(sent, shares, [*HEAD])
+        for layer in LAYERS:
+            first = torch.cat([s * m[f"{layer}.lora_a"] for s, m in zip(shares, sent, strict=True)])
+            second = torch.cat([m[f"{layer}.lora_b"] for m in sent], dim=1)
+            assert first.shape[0] == second.shape[1] == COHORT * RANK
+            stacks[layer] = first, second
+    found = fed.run.weights()
+    for name, value in x.items():
+        torch.testing.assert_close(found[f"image/{name}"], value, rtol=1e-4, atol=2e-6)
+    for layer, (first, second) in stacks.items():
+        for factor, value in (("a", first), ("b", second)):
+            torch.testing.assert_close(found[f"table/stack/image/{layer}.lora_{factor}"], value, rtol=1e-4, atol=2e-6)
+        final = x[f"{layer}.weight"] + SCALE * second @ first
+        assert float((final - fed.first[f"{layer}.weight"]).abs().max()) > 1e-2
+        torch.testing.assert_close(fed.run.model("image").state_dict()[f"{layer}.weight"], final, rtol=1e-4, atol=4e-6)
