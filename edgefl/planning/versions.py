@@ -98,10 +98,11 @@ def frozen_addresses(work: Description, stage: Stage) -> tuple[Address, ...]:
 
 def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
     """Addresses whose copy at the client is older than the server's; version 0 is preinstalled."""
-    return tuple(a for a in addresses if held.get(a.removeprefix(MERGED), 0) < _current(a, current))
+    return tuple(a for a in addresses if held.get(a.removeprefix(MERGED), 0) < current_version(a, current))
 
 
-def _current(address: Address, current: Versions) -> int:
+def current_version(address: Address, current: Versions) -> int:
+    """The version of an address below which a client's copy is old."""
     if address.startswith(MERGED):
         return current.get(address.removeprefix(MERGED), 0) - 1
     return 1 if address.startswith(ACTIVATIONS) else current.get(address, 0)
@@ -212,7 +213,9 @@ class ClientVersions:
         numbers, before = np.zeros(len(self.states), np.int32), self.states
         self.states, self._known = [{}], {(): 0}
         for number in used.tolist():
-            numbers[number] = self._state({a: v for a, v in before[number].items() if v >= _current(a, current) - 1})
+            numbers[number] = self._state(
+                {a: v for a, v in before[number].items() if v >= current_version(a, current) - 1}
+            )
         self.of = numbers[self.of]
         self._most = max(MOST_STATES, 2 * len(self.states))
 

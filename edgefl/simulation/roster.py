@@ -19,7 +19,7 @@ from edgefl.devices.caps import CAPPED, DAY, JOB
 from edgefl.planning.eligibility import Verdicts, gate
 from edgefl.planning.judge import choose_stages
 from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey
-from edgefl.planning.versions import ClientVersions, Versions, frozen_addresses, older
+from edgefl.planning.versions import ClientVersions, Versions, current_version, frozen_addresses, older
 from edgefl.schedules import Stage
 from edgefl.work import Address
 
@@ -179,7 +179,7 @@ class Roster:
         """Clients whose copies of frozen parts have been replaced at the server since the last call."""
         moved: list[Integers] = []
         for key, addresses in self._frozen.items() if self.client_versions.keeping else ():
-            versions = tuple(current.get(address, 1) for address in addresses)
+            versions = tuple(current_version(address, current) for address in addresses)
             if self._versions.setdefault(key, versions) != versions:
                 self._versions[key] = versions
                 self._olds = {known: old for known, old in self._olds.items() if known[1:] != key}

@@ -43,6 +43,12 @@ class Flora(LoraMethod):
                 field = "weights" if kind.adapter_weights else "deliver_base"
                 raise MethodError(f"adapter.{field}: flora's clients have the weights and draw factors; leave it out")
 
+    def initial(self, seed: int) -> ServerState:
+        """The first state, with stacks of zeros."""
+        state = super().initial(seed)
+        items = (item for kind in self.setting.kinds for item in self._stack(kind).items)
+        return ServerState.from_tensors({**state.tensors, **{i.source: i.spec.empty().zero_() for i in items}})
+
     def model_payload(self, kind: str, source: str = "") -> Payload:
         """The whole model: a weight is received by clients that haven't merged all stacks before the last one."""
         payload = super().model_payload(kind, source)
@@ -58,15 +64,16 @@ class Flora(LoraMethod):
         return self._with_stack(super().evaluate(kind, split))
 
     def _with_stack(self, work: Work) -> Work:
-        rows, factors = self.setting.cohort[work.kind], self.setting.kinds[work.kind].parameters()
-        items = []
-        for pair in self.pairs(work.kind):
+        return replace(work.around("merge-stack"), down=(*work.down, self._stack(work.kind)))
+
+    def _stack(self, kind: str) -> Payload:
+        rows, factors, items = self.setting.cohort[kind], self.setting.kinds[kind].parameters(), list[Item]()
+        for pair in self.pairs(kind):
             for factor, address, axis in zip(pair[1:3], stack_of(pair), (0, 1), strict=True):
-                name = factor.split("/", 1)[1]
-                shape = [*factors[name].shape]
-                shape[axis] *= rows
-                items.append(Item(f"stack.{name}", tuple(shape), factors[name].dtype, address, like=name))
-        return replace(work.around("merge-stack"), down=(*work.down, Payload("stack", tuple(items))))
+                spec = factors[name := factor.split("/", 1)[1]]
+                shape = tuple(n * rows if i == axis else n for i, n in enumerate(spec.shape))
+                items.append(Item(f"stack.{name}", shape, spec.dtype, address, like=name))
+        return Payload("stack", tuple(items))
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """FedAvg of what else trains; the last stack is merged where a new one is made."""
@@ -83,18 +90,15 @@ class Flora(LoraMethod):
                 places = stack_of(pair)
                 first = torch.cat([share * v[pair.first] for share, (_, _, v) in zip(shares, senders, strict=True)])
                 second = torch.cat([values[pair.second] for _, _, values in senders], dim=1)
-                room = self.setting.cohort[pair.weight.split("/", 1)[0]] * state.tensors[pair.first].shape[0]
-                if (empty := room - len(first)) < 0:
+                empty = state.tensors[places[0]].shape[0] - len(first)
+                if empty < 0:
                     raise MethodError(f"flora stacks {len(senders)} updates of one aggregation, more than a cohort has")
                 new[places[0]], new[places[1]] = pad(first, (0, 0, 0, empty)), pad(second, (0, empty))
         return state.with_tensors(new)
 
     def _merged(self, state: ServerState, pair: FactorPair) -> Tensor:
-        weight, places = state.tensors[pair.weight], stack_of(pair)
-        if places[0] not in state.tensors:
-            return weight
-        first, second = (state.tensors[place] for place in places)
-        return plus_product(weight, first, second, pair.scale, pair.transposed)
+        first, second = (state.tensors[place] for place in stack_of(pair))
+        return plus_product(state.tensors[pair.weight], first, second, pair.scale, pair.transposed)
 
     def changed_addresses(self, work: Work) -> set[Address]:
         """What it sends besides factors, the stacks of the factors that it sends, and the weights beside them."""

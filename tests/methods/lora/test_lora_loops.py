@@ -112,7 +112,8 @@ def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
         run = edgefl.run(scenario, out=tmp_path / method)
         setup = compose(load({"edgefl": 1, **scenario}))
         kind = setup.method.setting.kinds["image"]
-        first = {a.removeprefix("image/"): t for a, t in setup.method.initial(setup.seed).tensors.items()}
+        initial = setup.method.initial(setup.seed).tensors
+        first = {a.removeprefix("image/"): t for a, t in initial.items() if a.startswith("image/")}
         module: Any = models.build({k: v for k, v in kind.model.items() if k != "adapter"})
         module.forward = lambda modality, x: module.logits(modality, x)
         batches = []
