@@ -340,12 +340,21 @@ def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tm
     assert set(objects) == {20, 190} and objects[190] <= objects[20] + 10
 
 
+THREE_NODES = """
+export RAY_AUTH_MODE=disabled
+ray start --head --port 6379 --num-cpus 1
+ray start --address 127.0.0.1:6379 --num-cpus 1
+ray start --address 127.0.0.1:6379 --num-cpus 1
+edgefl run quickstart --set 'executor={name: ray, workers: 3, address: "127.0.0.1:6379"}'
+ray stop
+"""
+"""Commands of docs/guides/slurm.md, for three nodes that are processes of one machine."""
+
+
 @pytest.mark.slow(smaller="test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing")
-def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/slurm.md").read_text(encoding="utf-8")
-    commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
+def test_three_nodes_of_one_machine(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["bash", "-e", "-c", commands.removeprefix("bash\n")],
+        ["bash", "-e", "-c", THREE_NODES],
         env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
         cwd=tmp_path,
         capture_output=True,
@@ -363,7 +372,7 @@ ENDS = {
     "RuntimeEnvAgent": "runtime-environment agent", "DashboardAgent": "dashboard agent",
     "raylet": "raylet", "gcs_server": "GCS server",
 }  # fmt: skip
-GOES_ON = ["Worker", "log_monitor.py", "monitor.py", "dashboard.py"]
+GOES_ON = ["RayWorker", "log_monitor.py", "monitor.py", "dashboard.py"]
 
 
 def named(process: psutil.Process) -> str:
@@ -410,7 +419,8 @@ def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: 
         assert run.returncode == 0
     assert not [line for line in said if "\\t" in line or "Traceback" in line]
     _, left = psutil.wait_procs(rays, 30)
-    assert not left and not list(temporary.iterdir())
+    # torch's compiler may have a folder for its cache there, of a worker that was begun anew
+    assert not left and not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
     shutil.rmtree(temporary)
     resumed = edgefl.run(resume=folder, overrides=["executor={name: inline, device: cpu}"])
     assert_same(resumed, edgefl.run(scenario, out=tmp_path / "inline"))
