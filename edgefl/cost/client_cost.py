@@ -22,15 +22,37 @@ from edgefl.work import (
     Source,
     StepCost,
     StepTrace,
+    TensorSpec,
     distinct,
+    serialised_bytes,
 )
 from edgefl.work.optimizer.zeroth_order import without_gradients
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
 """The parts of a tower whose parameters are transferred."""
 
+EXCHANGE = "exchange"
+"""The payload of all tensors that the halves of a split model exchange in a round."""
+
 TRAFFIC_PARTS = (*MODEL_PARTS, "buffers", "tables")
 """The parts that traffic is split into; ``tables`` are tensors outside the model (prototypes, representations)."""
+
+
+@dataclass(frozen=True)
+class ExchangeCost:
+    """What a client exchanges with the server while it trains half of a split model, in a round.
+
+    Bytes are those of tensors, and serialised with headers.  The server computes its half between two messages, by
+    itself for each client: ``server`` is its cost, and ``server_seconds`` are those on the fleet's server.
+    """
+
+    trips: int
+    upload_bytes: int
+    serialised_upload_bytes: int
+    download_bytes: int
+    serialised_download_bytes: int
+    server: ComputeCost
+    server_seconds: float
 
 
 @dataclass(frozen=True)
@@ -47,7 +69,7 @@ class ComputeCost:
     the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  In a part of which
     only some parameters train (adapters), it has those of each product once for every operand that a gradient reaches.
     ``fvcore_macs`` counts all batches of the round by the same convention; passes that don't train count their forward
-    MACs only.
+    MACs only.  ``exchange`` is what half of a split model exchanges.
     """
 
     peak_memory_bytes: int
@@ -63,6 +85,7 @@ class ComputeCost:
     host_memory_bytes: int = 0
     reserved_memory_bytes: int = 0
     more_kernels: int = 0
+    exchange: ExchangeCost | None = None
 
     @property
     def tensor_bytes(self) -> int:
@@ -145,6 +168,27 @@ def _convention_macs(step: StepCost, trained: Container[str]) -> float:
     return float(sum(step.macs.values()) + backward)
 
 
+def exchange_cost(work: Description, source: Source, server: ComputeCost, hardware: Hardware) -> ExchangeCost:
+    """What the halves of a split work exchange in a round, if the server's half takes ``server`` on its hardware."""
+    trips, moved = 0, (0, 0, 0, 0)
+    for pass_ in work.passes:
+        for pattern, count in source.counts(pass_).items():
+            assert pass_.exchange is not None
+            batch = source.spec(pass_, pattern)
+            up, down = pass_.exchange.up(batch), pass_.exchange.down(batch)
+            a, b, c, d = moved
+            moved = (
+                a + count * _tensor_bytes(up), b + count * serialised_bytes(up),
+                c + count * _tensor_bytes(down), d + count * serialised_bytes(down),
+            )  # fmt: skip
+            trips += count
+    return ExchangeCost(trips, *moved, server, server.seconds(hardware))
+
+
+def _tensor_bytes(specs: Mapping[str, TensorSpec]) -> int:
+    return sum(spec.bytes for spec in specs.values())
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Bytes transferred in one client's round: tensor bytes by payload and by part, and serialised bytes with headers.
@@ -158,6 +202,19 @@ class Traffic:
     upload_bytes_by_part: Mapping[str, int]
     serialised_download_bytes: int
     serialised_upload_bytes: int
+
+    def with_exchange(self, exchange: ExchangeCost) -> Traffic:
+        """The traffic with what the halves of a split model exchange while they train, as a payload."""
+        down, up = exchange.download_bytes, exchange.upload_bytes
+        parts = self.download_bytes_by_part, self.upload_bytes_by_part
+        return Traffic(
+            {**self.download_bytes_by_payload, EXCHANGE: down},
+            {**self.upload_bytes_by_payload, EXCHANGE: up},
+            {**parts[0], "tables": parts[0]["tables"] + down},
+            {**parts[1], "tables": parts[1]["tables"] + up},
+            self.serialised_download_bytes + exchange.serialised_download_bytes,
+            self.serialised_upload_bytes + exchange.serialised_upload_bytes,
+        )
 
     @property
     def download_bytes(self) -> int:

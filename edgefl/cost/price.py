@@ -21,7 +21,8 @@ def price_rounds(
     """
     amounts = amounts_of(costs)
     cool, busy = np.array([compute.cool(device) for compute, _ in costs]).T
-    numbers = numbers_of(amounts["download_bytes"], amounts["upload_bytes"], cool, device, link, busy)
+    exchanges = [compute.exchange for compute, _ in costs]
+    numbers = numbers_of(amounts["download_bytes"], amounts["upload_bytes"], cool, device, link, busy, exchanges)
     return price_phases(Phases(numbers, throttling), amounts, device, link)
 
 

@@ -18,13 +18,14 @@ from edgefl.errors import MethodError
 from edgefl.models import adapters, beit3, dtypes, quantised
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
-from edgefl.models.model import ModelDescription, TowerDescription
+from edgefl.models.halves import drop_other_half
+from edgefl.models.model import ModelDescription, TowerDescription, dtype_of
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import SkipInitialisation
 
 __all__ = [
     "Frozen", "ModelOptions", "at_depth", "blocks", "blueprint", "build", "check_weights", "describe",
-    "load_weights", "on_meta", "versions",
+    "dtype_of", "load_weights", "on_meta", "versions",
 ]  # fmt: skip
 
 
@@ -42,6 +43,8 @@ def build(description: ModelDescription) -> nn.Module:
         added = {name for name, _ in module.named_parameters()} - before
     dtypes.cast(module, description, added)
     quantised.quantise(module, description)
+    if half := description.get("half"):
+        drop_other_half(module, half["name"], half["cut"])
     return module
 
 

@@ -89,6 +89,13 @@ class QuantisedDescription(TypedDict):
     blocks: Sequence[int]
 
 
+class HalfDescription(TypedDict):
+    """A half of a split model: the client's (``first``) or the server's, with the client's blocks of each tower."""
+
+    name: Literal["first", "last"]
+    cut: Mapping[str, int]
+
+
 class ModelDescription(TypedDict):
     """A model as plain JSON, which a work carries.  Models of plug-ins may have fields of their own."""
 
@@ -101,6 +108,7 @@ class ModelDescription(TypedDict):
     quantize: NotRequired[Mapping[str, QuantisedDescription]]
     exits: NotRequired[int]
     ensemble: NotRequired[bool]
+    half: NotRequired[HalfDescription]
 
 
 def gives(description: ModelDescription) -> Gives:

@@ -45,6 +45,7 @@ class Prices:
         # by identity, since demands of equal works share the object, which is held here
         self._computes = {id(demand.compute): demand.compute for demand in demands}
         self._compute_of = [id(demand.compute) for demand in demands]
+        self._exchanges = [demand.compute.exchange for demand in demands]
         self._amounts = amounts_of([(demand.compute, demand.traffic) for demand in demands])
         self._cool: dict[Device, tuple[Floats, Floats]] = {}
 
@@ -61,7 +62,7 @@ class Prices:
         """The phases of each work's round on a device and link, without jitter."""
         cool, busy = self._computing(device)
         moved = self._amounts["download_bytes"], self._amounts["upload_bytes"]
-        return Phases(numbers_of(*moved, cool, device, link, busy), throttling)
+        return Phases(numbers_of(*moved, cool, device, link, busy, self._exchanges), throttling)
 
     def _computing(self, device: Device) -> tuple[Floats, Floats]:
         """Seconds of loading and computing each work, without throttling, and the share that is busy: `[works]`."""

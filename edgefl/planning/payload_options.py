@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_va
 from edgefl.errors import MethodError
 from edgefl.methods import Method
 from edgefl.registry.part_fields import Fields, parse_options
-from edgefl.work import Address, Codec, Description
+from edgefl.work import Address, Codec, Description, Payload
 
 Described = TypeVar("Described", bound=Description)
 
@@ -89,6 +89,11 @@ def with_codecs(work: Described, options: PayloadOptions, buffers: Collection[Ad
     exact = tuple(sorted({i.name for p in (*work.down, *work.up) for i in p.items if i.source in buffers}))
     return replace(
         work,
-        down=tuple(replace(p, codec=replace(down, exact=exact)) for p in work.down) if down else work.down,
-        up=tuple(replace(p, codec=replace(up, exact=exact)) for p in work.up) if up else work.up,
+        down=_encoded(work.down, down and replace(down, exact=exact)),
+        up=_encoded(work.up, up and replace(up, exact=exact)),
     )
+
+
+def _encoded(payloads: tuple[Payload, ...], codec: Codec | None) -> tuple[Payload, ...]:
+    """The payloads with this codec, if there is one and they are sent."""
+    return payloads if codec is None else tuple(replace(p, codec=codec) if p.travels else p for p in payloads)

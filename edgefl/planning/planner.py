@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from edgefl.cost.client_cost import ComputeCost, Traffic, compute_cost, traffic
+from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, ExchangeCost, Traffic, compute_cost, exchange_cost, traffic
+from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.predict import Predictor, passes_key, work_key
 from edgefl.cost.price import price_rounds
 from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
@@ -20,9 +21,12 @@ from edgefl.devices.budgets import amounts
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import activations_address, travelling
+from edgefl.records.clients import ExchangeRecord
+from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import KEEP, Stage
 from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, intern_form
 from edgefl.work.description import Scalar
+from edgefl.work.halves import ArrivingBatches, halves
 from edgefl.work.optimizer.learning_rates import at_stage
 
 Start = tuple[str, Hashable, int, tuple[str, ...]]
@@ -87,11 +91,20 @@ class Plan(PlacedDemand):
     def loading_share(self) -> float:
         """Share of the time of loading and computing in which the model is loaded, before any FLOP."""
         cool, _ = self.compute.cool(self.device)
-        return self.compute.load_seconds(self.device) / cool if cool else 1.0
+        whole = cool + self.exchange_seconds
+        return self.compute.load_seconds(self.device) / whole if whole else 1.0
+
+    @cached_property
+    def exchange_seconds(self) -> float:
+        """Seconds of exchanges with the server's half of the model, without jitter."""
+        numbers = numbers_of(0, 0, 0.0, self.device, self.link, exchanges=[self.compute.exchange])
+        return float(sum(Phases(numbers).exchange_seconds))
 
     def executed_flops(self, seconds: float, whole: float, *, throttling: bool) -> int:
         """FLOPs after ``seconds`` of loading and computing, all of which takes ``whole`` seconds."""
-        if throttling:  # what the times would be without it: the inverse of ``throttled_seconds``
+        if (
+            throttling and not self.exchange_seconds
+        ):  # what the times would be without it: the inverse of ``throttled_seconds``
             after, share = self.device.throttle_after_seconds, self.device.throttled_share
             seconds, whole = (min(t, after) + max(t - after, 0.0) * share for t in (seconds, whole))
         loaded = whole * self.loading_share
@@ -101,6 +114,20 @@ class Plan(PlacedDemand):
     def start(self) -> Start:
         """Key of the starting values: equal for clients that start the round from equal values."""
         return self.kind, self.variant, self.stage.index, self.old
+
+
+def exchange_record(exchange: ExchangeCost | None) -> ExchangeRecord | Maybe:
+    """What a client exchanges, as it is written; absent where nothing is."""
+    if exchange is None:
+        return UNSET
+    return ExchangeRecord(
+        trips=exchange.trips,
+        serialised_download_bytes=exchange.serialised_download_bytes,
+        serialised_upload_bytes=exchange.serialised_upload_bytes,
+        server_seconds=exchange.server_seconds,
+        server_peak_memory_bytes=exchange.server.peak_memory_bytes,
+        server_flops=exchange.server.forward_flops + exchange.server.backward_flops,
+    )
 
 
 class PlanCell(NamedTuple):
@@ -184,7 +211,23 @@ class Planner:
         """
         source = self.setup.clients.client(client)
         fitted = form.limit_batches(source.size)
+        if fitted.split:
+            return fitted, *self._split_cost(fitted, scalars, source, base, client)
         return fitted, *self._key_and_cost(fitted, scalars, source, base, client, KEEP if again else None)
+
+    def _split_cost(
+        self, form: Form, scalars: Mapping[str, Scalar], source: Source, base: str, client: int
+    ) -> tuple[str, ComputeCost]:
+        """The cost key of a split work, and the cost of the client's half with what it exchanges."""
+        (first, last), arriving = halves(form.bind(scalars)), ArrivingBatches(source)
+        keys = [_half_base(base, form, half) for half in ("first", "last")]
+        key, computed = self._key_and_cost(first.form, scalars, source, keys[0], client)
+        _, server = self._key_and_cost(last.form, scalars, arriving, keys[1], client)
+        cost_key = (key, len(form.passes), tuple(n for p in form.passes for n in source.counts(p).values()), "split")
+        if cost_key not in self._compute:
+            exchange = exchange_cost(form, source, server, self.setup.fleet.server)
+            self._compute[cost_key] = replace(computed, exchange=exchange)
+        return key, self._compute[cost_key]
 
     def _key_and_cost(
         self,
@@ -207,6 +250,8 @@ class Planner:
         """What another process needs to price ``self.work(...)`` for a client."""
         source = self.setup.clients.client(client)
         fitted = work.limit_batches(source.size)
+        if fitted.split:  # the server's half, which is most of it
+            fitted, source, base = halves(fitted)[1], ArrivingBatches(source), _half_base(base, fitted, "last")
         key = self._key(fitted.form, source, base, client)
         return PriceRequest(self.predictor.device, key, fitted, ShapeSource.from_work(fitted, source))
 
@@ -217,17 +262,24 @@ class Planner:
         return digest([base, self._passes[passes], self.predictor.device])
 
     def downloads_and_traffic(
-        self, work: Description, base: str, stage: Stage, old: tuple[str, ...]
+        self, work: Description, base: str, stage: Stage, old: tuple[str, ...], client: int | None = None
     ) -> tuple[tuple[Payload, ...], Traffic]:
-        """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
+        """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies.
+
+        With a ``client`` the traffic of a split work has what this client exchanges.
+        """
         key = (work.kind, stage.index, base, old)
         entry = self._traffic.get(key)
         # works of equal computation may send different payloads, for example in other rounds
         if entry is None or (entry.down, entry.up) != (work.down, work.up):
             down = travelling(work, stage, old)
-            moved = traffic(down, tuple(p for p in work.up if p.items), self.buffers)
+            moved = traffic(down, tuple(p for p in work.up if p.items and p.travels), self.buffers)
             entry = self._traffic[key] = _Moved(work.down, work.up, down, moved)
-        return entry.travelling, entry.traffic
+        if client is None or not work.split:
+            return entry.travelling, entry.traffic
+        source = self.setup.clients.client(client)
+        exchange = exchange_cost(work.limit_batches(source.size), source, NO_COMPUTE, self.setup.fleet.server)
+        return entry.travelling, entry.traffic.with_exchange(exchange)
 
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
@@ -236,7 +288,7 @@ class Planner:
         once = activations_address(form)
         again = once is not None and once not in old
         fitted, key, computed = self.compute(form, self.scalars(*at), base, client, again=again)
-        down, moved = self.downloads_and_traffic(form, base, stage, old)
+        down, moved = self.downloads_and_traffic(form, base, stage, old, client)
         return Demand(fitted, key, computed, down, moved)
 
     @property
@@ -290,3 +342,8 @@ class Planner:
         cost = self._key_and_cost(work.form, work.scalars, self.setup.clients.server(), work_key(work.form), -1)
         self._server = [*self._server[-31:], (work.form, cost)]
         return cost
+
+
+def _half_base(base: str, work: Description, half: str) -> str:
+    """The part of the cost key of a half of a split work that doesn't depend on data."""
+    return digest([base, half, dict(work.split)])

@@ -91,7 +91,11 @@ def frozen_addresses(work: Description, stage: Stage) -> tuple[Address, ...]:
     """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
     keep, once = set(work.keep), activations_address(work)
     sent = tuple(
-        _versioned(i) for p in work.down for i in p.items if i.name not in keep and not is_always_sent(i, stage)
+        _versioned(i)
+        for p in work.down
+        if p.travels
+        for i in p.items
+        if i.name not in keep and not is_always_sent(i, stage)
     )
     return sent if once is None else (*sent, once)
 
@@ -122,6 +126,7 @@ def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tup
     payloads = (
         p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or _versioned(item) in wanted))
         for p in work.down
+        if p.travels
     )
     return tuple(p for p in payloads if p.items)
 

@@ -115,6 +115,34 @@ class Uploads(Record):
     """The same as safetensors files with their headers, up"""
 
 
+class ExchangeRecord(Record):
+    """What a client was predicted to exchange with the server's half of a split model."""
+
+    trips: Annotated[int, Unit("exchanges")]
+    """Batches for which tensors go up and come down ([split training](../guides/split.md))"""
+    serialised_download_bytes: int
+    """Bytes of the gradients and losses as safetensors, which are among the bytes down"""
+    serialised_upload_bytes: int
+    """Bytes of the tokens and labels, which are among the bytes up"""
+    server_seconds: float
+    """Seconds in which the server computes its half, in the time of computing"""
+    server_peak_memory_bytes: int
+    """Predicted peak of the server's half, for this client alone"""
+    server_flops: int
+    """FLOPs of the server's half, forward and backward"""
+
+
+class ExchangedRecord(Record):
+    """What a client really exchanged while it trained: counted tensor by tensor."""
+
+    trips: Annotated[int, Unit("exchanges")]
+    """Exchanges"""
+    download_bytes: int
+    """Bytes that came down, as safetensors"""
+    upload_bytes: int
+    """Bytes that went up, likewise"""
+
+
 class MeasuredRecord(Record):
     """What was measured beside the predictions; null where the work wasn't metered (`training.measure`)."""
 
@@ -136,6 +164,9 @@ UNMEASURED = MeasuredRecord(
 
 class Planned(ClientCostRecord, Downloads, Uploads, Assigned):
     """What all flights of a plan share."""
+
+    exchange: ExchangeRecord | Maybe = UNSET
+    """What is exchanged with the server while it trains; only under `split`"""
 
 
 class Executed(Record):
@@ -216,6 +247,8 @@ class TrainingRecord(MeasuredRecord):
     metrics: Annotated[Mapping[str, float | None], Keys("METRIC")] | Maybe = UNSET
     """What the steps of the client's work wrote (`ctx.metrics`), if they wrote some, and with `training.note_gradients`
     the norms `gradient[TOWER.blocks.N]`; `null` where it isn't finite"""
+    exchanged: ExchangedRecord | Maybe = UNSET
+    """What it exchanged with the server; only under `split`, where it trained"""
 
 
 class FlightRecord(Planned, TrainingRecord, FlightOutcome):

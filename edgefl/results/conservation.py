@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum, inf, isclose, sqrt
-from typing import Annotated
+from typing import Annotated, cast
 
 from edgefl.records.carbon import CarbonGrams
-from edgefl.records.clients import Assigned, FlightCourse, FlightRecord, ScoredClient
+from edgefl.records.clients import Assigned, ExchangedRecord, ExchangeRecord, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of, types_of
 from edgefl.records.relays import LastRelay, RelaySums
@@ -30,6 +30,8 @@ class CheckedFlight(FlightCourse, Assigned, FlightSums):
     """What the rules read of a flight."""
 
     loss: float | None
+    exchange: ExchangeRecord | Maybe = UNSET
+    exchanged: ExchangedRecord | Maybe = UNSET
 
 
 @part_of(Round)
@@ -98,6 +100,7 @@ COUNTED = ("selected", "unavailable", "finished", "late", "failed")
 RULES = {
     "bytes": "0 <= lost <= carried <= serialised bytes, each way",
     "delivered": "carried minus lost bytes are all or none; a finished or rejected flight delivered all",
+    "exchanges": "the halves of a split model exchanged as often and as many bytes as was planned",
     "phases": "nothing happens after the phase in which a flight ended, its FLOPs were executed if that is the upload, "
     "and the phases add up",
     "clock": "a flight ends when its seconds have passed, within its rounds",
@@ -185,18 +188,31 @@ def _bytes(record: CheckedFlight) -> Values | None:
 
 def _delivery_offence(record: CheckedFlight) -> Values | None:
     finished = record.outcome in ARRIVED
+    # of an update that didn't arrive the model's download is of use, and what was exchanged isn't
+    exchange = None if finished or record.exchange is UNSET else record.exchange
     for direction, arrived in zip(DIRECTIONS, (record.phase in ("compute", "upload", None), finished), strict=True):
         names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
         carried, lost, whole = (getattr(record, name) for name in names)
+        whole -= 0 if exchange is None else getattr(exchange, names[2])
         if carried - lost != (whole if arrived else 0):
             return {"outcome": record.outcome, "phase": record.phase, **_values(record, *names)}
     return None
 
 
+def _exchange_offence(record: CheckedFlight) -> Values | None:
+    """What a client exchanged, counted by tensors, beside the records of its plan."""
+    moved, plan = cast(ExchangedRecord, record.exchanged), cast(ExchangeRecord, record.exchange)
+    counted = moved.trips, moved.download_bytes, moved.upload_bytes
+    planned = plan.trips, plan.serialised_download_bytes, plan.serialised_upload_bytes
+    return None if counted == planned else {"exchanged": counted, "planned": planned}
+
+
 def _phases(record: CheckedFlight) -> Values | None:
     phase, seconds = record.phase, [getattr(record, name) for name in SECONDS]
     ends = PHASES.index(phase) if phase in PHASES else -1
-    later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record.carried_upload_bytes != 0)
+    exchanges = record.exchange is not UNSET and ends == 2  # half of a split model sends while it computes
+    sent = ends < 3 and not exchanges and record.carried_upload_bytes != 0
+    later = any(s != 0 for s in seconds[max(ends, 0) :]) or sent
     whole = ends >= 0 and (phase is None) == (record.outcome in ARRIVED)
     flops = record.forward_flops + record.backward_flops
     whole = whole and flops * (ends > 2) <= record.executed_flops <= flops * (ends >= 2)
@@ -368,6 +384,8 @@ class Ledger:
         checks = self.checks
         for name, rule in (("bytes", _bytes), ("delivered", _delivery_offence), ("phases", _phases)):
             self._count(checks[name], rule(record), record, where)
+        if record.exchanged is not UNSET:
+            self._count(checks["exchanges"], _exchange_offence(record), record, where)
         self._count(checks["clock"], self._clock(record), record, where)
         began, ended, client = record.dispatched_virtual_seconds, record.ended_virtual_seconds, record.client
         before = self.landed.get(client, -inf)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from edgefl import registry, seeds
 from edgefl.data import DataOptions
 from edgefl.data.missing import has_whole_samples
-from edgefl.devices import FleetOptions
+from edgefl.devices import FleetOptions, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import rule
@@ -98,6 +98,8 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
     errors += _attack_errors(document, cast(DataOptions, parts["data"]), fleet)
     errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_, size, fleet)
     errors += _relay_errors(document, cast(AggregationOptions, parts["aggregation"]), round_, total, fleet)
+    if names["schedule"] == "split":
+        errors += _split_errors(document, round_, cast(EvaluationOptions, parts["evaluation"]), fleet)
     try:
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
@@ -203,6 +205,35 @@ def _relay_errors(
         message = "the server's line isn't shared by relays, each of which has its own: write server_link: null"
         errors.append(document.error(("fleet", "server_link"), message))
     return errors
+
+
+def _split_errors(
+    document: Document, round_: RoundOptions, evaluation: EvaluationOptions, fleet: FleetOptions
+) -> list[ScenarioError]:
+    """What doesn't go with a server that computes half of each client's model."""
+    traced = next((name for name, amount in fleet.links.items() if amount and load_link(name).trace), None)
+    faults: dict[KeyPath, str] = {}
+    if registry.get("round policy", round_.policy_name).overlapping:
+        faults["round", "policy"] = (
+            f"under split the server has a half for each client of a round, and rounds of "
+            f"{round_.policy_name} overlap: write policy: synchronous"
+        )
+    if fleet.relays is not None:
+        faults["fleet", "relays"] = (
+            "a relay computes nothing, and half of a split model would be behind it: leave it out"
+        )
+    if fleet.server_link is not None:
+        faults["fleet", "server_link"] = "what a split model exchanges doesn't share the server's line: leave it out"
+    if traced is not None:
+        faults["fleet", "links"] = (
+            f"{traced} has a trace, and the rates at which a split model exchanges tensors must "
+            "stay as they are: take a link without a trace"
+        )
+    if fleet.failures.attack is not None:
+        faults["fleet", "failures", "attack"] = "an attacker holds half of a split model: leave it out"
+    if evaluation.clients:
+        faults["evaluation", "clients"] = "a client can't score itself with half of a split model: leave it out"
+    return [document.error(path, message) for path, message in faults.items()]
 
 
 def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[ScenarioError]:

@@ -11,11 +11,12 @@ from edgefl.schedules.freezing import ProFL, SmartFreeze
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
 from edgefl.schedules.seen import EndedRound
+from edgefl.schedules.split import Split
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
 from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Ending, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "Ending", "FlexLoRA", "FrozenPrefix", "HeteroFL",
     "Layerwise", "Pace", "PaceOptions", "Patience", "ProFL", "Progressive", "Schedule", "SmartFreeze", "EndedRound",
-    "Stage", "UntilOptions", "allocate", "keeps", "part_of",
+    "Split", "Stage", "UntilOptions", "allocate", "keeps", "part_of",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import simpy
 
-from edgefl.cost.phases import carried_bits, joules_of
+from edgefl.cost.phases import carried_bits, exchanged_bytes, joules_of
 from edgefl.devices.changing_links import ChangingLinks
 from edgefl.planning.planner import Plan
 from edgefl.simulation.clock import CUTS, PHASES, Clock, Steps
@@ -57,6 +57,7 @@ class Flight:
     slow: float
     whole: float
     watts: tuple[float, float, float]
+    exchanged: tuple[float, float]
     sent: float
     changing: ChangingLinks | None = None
     phase: int = AT_DOWNLOAD
@@ -203,6 +204,7 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         flights.failures.slow.tolist(),
         phases.compute_seconds.tolist(),
         _rows(*phases.watts),
+        _rows(*(np.broadcast_to(bits, len(flights)) for bits in phases.exchanged_bits)),
         start.tolist(),
         [flights.changing] * len(flights),
         strict=True,
@@ -218,14 +220,29 @@ def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:
 def landings(flown: Sequence[Flight]) -> Landings:
     """Results of these flights, as arrays in their order."""
     rows = [
-        (f.client, f.outcome, f.phase, f.sent, f.ended, f.slow, f.whole, *f.seconds, *f.carried, *f.watts)
+        (
+            f.client,
+            f.outcome,
+            f.phase,
+            f.sent,
+            f.ended,
+            f.slow,
+            f.whole,
+            *f.seconds,
+            *f.carried,
+            *f.watts,
+            *f.exchanged,
+        )
         for f in flown
     ]
-    columns = np.array(rows, np.float64).reshape(-1, 15).T.copy()
+    columns = np.array(rows, np.float64).reshape(-1, 17).T.copy()
     client, outcome, phase, sent, ended, slow, whole, fetching, computing, sending, *numbers = columns
-    down, up = ((bits // 8.0).astype(np.int64) for bits in numbers[:2])
+    also = [exchanged_bytes(bits, computing, whole) for bits in numbers[5:]]
+    down, up = ((bits // 8.0).astype(np.int64) + more for bits, more in zip(numbers[:2], also, strict=True))
     outcomes = outcome.astype(np.int8)
     phases = np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, phase.astype(np.int8))
-    joules = joules_of((fetching, computing, sending), numbers[2:])
+    joules = joules_of((fetching, computing, sending), numbers[2:5])
     clients = client.astype(np.int64)
-    return Landings(clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow, whole)
+    return Landings(
+        clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow, whole, also[0]
+    )

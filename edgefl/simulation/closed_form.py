@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost.phases import Phases, carried_bits, joules_of
+from edgefl.cost.phases import Phases, carried_bits, exchanged_bytes, joules_of
 from edgefl.devices.changing_links import ChangingLinks
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.planning.planner import Plan
@@ -137,7 +137,8 @@ class Ends:
 class Landings:
     """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules of each phase.
 
-    Computing that isn't cut short takes ``whole_compute_seconds``.
+    Computing that isn't cut short takes ``whole_compute_seconds``.  ``exchanged_download_bytes`` are those of the bytes
+    carried that came down while half of a split model trained.
     """
 
     client: Integers
@@ -153,6 +154,7 @@ class Landings:
     joules: tuple[Floats, Floats, Floats]
     slow: Floats
     whole_compute_seconds: Floats
+    exchanged_download_bytes: Integers | int = 0
 
     @property
     def energy_joules(self) -> Floats:
@@ -172,8 +174,11 @@ class Landings:
 
     @property
     def lost_download_bytes(self) -> Integers:
-        """Bytes carried by downloads that aren't complete."""
-        return np.where(self.downloaded_mask, 0, self.carried_download_bytes)
+        """Bytes carried by downloads that aren't complete, and by exchanges for an update that didn't arrive."""
+        arrived = (self.outcome == FINISHED) | (self.outcome == REJECTED)
+        return np.where(
+            self.downloaded_mask, np.where(arrived, 0, self.exchanged_download_bytes), self.carried_download_bytes
+        )
 
     @property
     def lost_upload_bytes(self) -> Integers:
@@ -230,11 +235,13 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
         )  # fmt: skip
         moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
     fetching, computing, sending = spent
-    down_bytes, up_bytes = ((bits // 8).astype(np.int64) for bits in moved)
+    whole, exchanged = flights.phases.compute_seconds, flights.phases.exchanged_bits
+    also = [exchanged_bytes(bits, computing, whole) for bits in exchanged]
+    down_bytes, up_bytes = ((bits // 8).astype(np.int64) + more for bits, more in zip(moved, also, strict=True))
     joules, slow = joules_of(spent, flights.phases.watts), flights.failures.slow
     return Landings(
         flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow,
-        flights.phases.compute_seconds,
+        whole, also[0],
     )  # fmt: skip
 
 

@@ -141,5 +141,6 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         slow=slow,
         whole=float(busy),
         watts=phases.watts,
+        exchanged=phases.exchanged_bits,
         sent=at,
     )

@@ -16,7 +16,7 @@ from edgefl.cost.client_cost import ComputeCost, compute_cost
 from edgefl.devices.caps import CAPPED
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
-from edgefl.planning.planner import Plan
+from edgefl.planning.planner import Plan, exchange_record
 from edgefl.planning.setup import Setup
 from edgefl.records import clients as written
 from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
@@ -29,6 +29,7 @@ from edgefl.simulation.closed_form import AT_COMPUTE, OUTCOMES, PHASES, Landings
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
+from edgefl.work.halves import halves
 from edgefl.work.meter.trace import StepTrace
 from edgefl.work.update import Update
 
@@ -171,18 +172,22 @@ class ClientLines:
 
     def _measured_json(self, client: int, plan: Plan, update: Update) -> bytes:
         """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""
-        if update.trace is None and not update.metrics:
+        moved = update.exchanged
+        if update.trace is None and not update.metrics and moved is None:
             return _UNMEASURED
         source, predicted = self.setup.clients.client(client), plan.compute
-        measured = _measured_fields(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
-        return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET))
+        form = halves(plan.form)[0] if plan.form.split else plan.form
+        measured = _measured_fields(form, source, predicted, update.trace, update.peak_memory_bytes)
+        exchanged = UNSET if moved is None else written.ExchangedRecord(**vars(moved))
+        return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET, exchanged=exchanged))
 
     def _text(self, plan: Plan) -> bytes:
         """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))  # which holds the plan, so that no other gets its id
         if entry is None:
             moved = {**copy_fields(written.Downloads, plan.traffic), **copy_fields(written.Uploads, plan.traffic)}
-            planned = written.Planned(**_assigned_fields(plan), **_costs(plan.compute), **moved)
+            exchange = exchange_record(plan.compute.exchange)
+            planned = written.Planned(**_assigned_fields(plan), **_costs(plan.compute), **moved, exchange=exchange)
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 

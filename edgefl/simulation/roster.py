@@ -86,7 +86,7 @@ class Roster:
         for plan in plans:
             cool, busy = plan.compute.cool(plan.device)
             moved = plan.traffic.serialised_download_bytes, plan.traffic.serialised_upload_bytes
-            new.append(numbers_of(*moved, cool, plan.device, plan.link, busy))
+            new.append(numbers_of(*moved, cool, plan.device, plan.link, busy, [plan.compute.exchange]))
         if new:
             self._numbers_of = np.concatenate([self._numbers_of.reshape(-1, len(new[0])), new])
         return self._numbers_of

@@ -19,7 +19,22 @@ from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.assignment import Assignment
 from edgefl.training.summed import Adder
-from edgefl.work import CUDA_ROUNDING, NO_METER, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
+from edgefl.work import (
+    CUDA_ROUNDING,
+    NO_METER,
+    SERVER,
+    AllocatorPeak,
+    Description,
+    Form,
+    Meter,
+    Pass,
+    Source,
+    Update,
+    Work,
+    digest,
+    run,
+)
+from edgefl.work.halves import Exchanging, halves, run_halves
 from edgefl.work.meter.allocator_peak import is_profiling
 from edgefl.work.packed import Buffers, buffer_bytes
 from edgefl.work.torch_device import is_out_of_memory, threads, warm
@@ -58,8 +73,8 @@ class Node:
         self._adder = Adder(self._buffers.take)
         warm(device)
 
-    def _module(self, assignment: Assignment, inputs: Mapping[str, Tensor]) -> nn.Module:
-        key = assignment.form.model_key
+    def _module(self, form: Description, seed: int, inputs: Mapping[str, Tensor]) -> nn.Module:
+        key = form.model_key if isinstance(form, Form) else digest(form.model)
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         # (test_assignment.py shows what the next client would get)
@@ -67,8 +82,8 @@ class Node:
             if self._one_module:
                 self._modules.clear()
                 module = None
-            with seeds.seeding_globals(seeds.key(assignment.seed, "module"), self.device):
-                module = models.build(assignment.form.model).to(self.device)
+            with seeds.seeding_globals(seeds.key(seed, "module"), self.device):
+                module = models.build(form.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
@@ -84,21 +99,50 @@ class Node:
         source = self.sources.server() if assignment.client is None else self.sources.client(assignment.client)
         with self._failing(assignment), threads(1):  # with two, ten steps of a transformer layer give other bits
             work, inputs = assignment.work, assignment.form.starting_tensors(assignment.tensors())
-            module = self._module(assignment, inputs)
+            if buffer is None and assignment.attack is None and (size := buffer_bytes(work.up)) is not None:
+                buffer = self._buffers.take(size)
+            if work.split:
+                update = self._run_split(assignment, inputs, source, buffer)
+                client = SERVER if assignment.client is None else assignment.client
+                return replace(update, client=client, seed=assignment.seed, host=_host(started))
+            module = self._module(assignment.form, assignment.seed, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if assignment.metered else NO_METER
             watch = self._watch(work, module, inputs) if assignment.metered else None
             sent = None
             if assignment.attack is not None:
                 source, sent = assignment.attack.source(source), assignment.attack.attacked_upload
             data: Source = _Lapped(source, watch) if watch else source
-            if buffer is None and assignment.attack is None and (size := buffer_bytes(work.up)) is not None:
-                buffer = self._buffers.take(size)
             update = run(
                 work, inputs, data, module=module, device=self.device,
                 seed=assignment.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
         client, peak = SERVER if assignment.client is None else assignment.client, watch.bytes if watch else None
         return replace(update, client=client, seed=assignment.seed, peak_memory_bytes=peak, host=_host(started))
+
+    def _run_split(
+        self, assignment: Assignment, inputs: Mapping[str, Tensor], source: Source, buffer: Tensor | None
+    ) -> Update:
+        """Run both halves of a work; the client's is measured by itself, with the answers that it got."""
+        work, record = assignment.work, list[Exchanging]() if assignment.metered else None
+
+        def module_of(half: Work) -> nn.Module:
+            return self._module(half, assignment.seed, inputs)
+
+        update = run_halves(
+            work, inputs, source, module_of, device=self.device, seed=assignment.seed, buffer=buffer, record=record
+        )
+        if record is None:
+            return update
+        first, answers = halves(work)[0], iter(record)
+        own = {item.name: inputs[item.name] for payload in first.down for item in payload.items}
+        meter, module = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1), module_of(first)
+        watch = self._watch(first, module, own)
+        again = run(
+            first, own, _Lapped(source, watch) if watch else source, module=module, device=self.device,
+            seed=assignment.seed, meter=meter, watch=watch,
+            peer=lambda _: {name: tensor.clone() for name, tensor in next(answers)[1].items()},
+        )  # fmt: skip
+        return replace(update, trace=again.trace, peak_memory_bytes=watch.bytes if watch else None)
 
     @contextmanager
     def _failing(self, assignment: Assignment) -> Iterator[None]:

@@ -117,6 +117,8 @@ class Payload:
     """Which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones."""
     codec: Codec | None = None
     """Encodes the tensors; set by the scenario's ``payload`` section, a method leaves it None."""
+    travels: bool = True
+    """Whether it is sent; False for the half of a model that stays at the server (``split``)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,6 +221,35 @@ class StepArgs(TypedDict, total=False):
     share: float
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """What the two halves of a split model exchange for each batch.
+
+    Up go the tokens of each modality and the batch's other fields (its labels).  Down come the tokens' gradients and
+    the loss.
+    """
+
+    tokens: Mapping[str, TensorSpec]
+    """A sample's tokens at the cut, by modality: ``[tokens, width]``."""
+    loss: TensorSpec = TensorSpec(())
+    """The loss of a batch."""
+
+    def up(self, batch: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """The tensors that go up for a batch with these fields."""
+        return {name: self._of_batch(name, spec) if name in self.tokens else spec for name, spec in batch.items()}
+
+    def down(self, batch: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """The tensors that come down."""
+        gradients = {name: self._of_batch(name, spec) for name, spec in batch.items() if name in self.tokens}
+        return {**gradients, LOSS: self.loss}
+
+    def _of_batch(self, name: str, spec: TensorSpec) -> TensorSpec:
+        return TensorSpec((spec.shape[0], *self.tokens[name].shape), self.tokens[name].dtype)
+
+
+LOSS = "loss"
+"""The name under which a batch's loss comes down."""
+
 HELD_OUT = "held-out"
 """The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
 
@@ -249,6 +280,8 @@ class Pass:
     """Plain data for the step, and for the data that make its batches."""
     around: tuple[str, ...] = ()
     """Registered ``Wrapper``s of the step, the innermost first."""
+    exchange: Exchange | None = None
+    """What is exchanged for each batch, if the model is split."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -361,6 +394,9 @@ class Description:
     which at a stage those that train at full depth are copied where they train."""
     attention: str = "device"
     """Which kernel computes attention: ``device``, ``math``, ``flash``, ``efficient``, ``cudnn``."""
+    split: Mapping[str, int] = field(default_factory=dict)
+    """Blocks of each tower that the client computes, with the embeddings before them, if the server computes the rest
+    for each batch (``edgefl.work.halves``); empty: the client computes all."""
 
     @property
     def accumulation(self) -> int:
@@ -464,7 +500,7 @@ class Form(Description):
     @cached_property
     def key(self) -> str:
         """Content hash, which takes milliseconds where hundreds of tensors travel."""
-        passes = [(p.step, p.data, p.patterns, p.batch, p.train, p.args, p.around) for p in self.passes]
+        passes = [(p.step, p.data, p.patterns, p.batch, p.train, p.args, p.around, p.exchange) for p in self.passes]
         edits = [(edit.name, edit.args) for edit in self.edits]
         content = {
             **_shared_fields(self),
@@ -517,7 +553,10 @@ def _rows(payloads: tuple[Payload, ...]) -> list[Any]:
     rows = [
         [(i.name, i.shape, i.dtype, i.source, i.cut, i.like, i.fixed) for i in payload.items] for payload in payloads
     ]
-    return [(p.name, p.follows, p.codec and asdict(p.codec), items) for p, items in zip(payloads, rows, strict=True)]
+    return [
+        (p.name, p.follows, p.codec and asdict(p.codec), p.travels, items)
+        for p, items in zip(payloads, rows, strict=True)
+    ]
 
 
 _SHARED = tuple(each.name for each in fields(Description))

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -31,7 +31,7 @@ from edgefl.work.optimizer.zeroth_order import ZerothOrderTrainer, without_gradi
 from edgefl.work.packed import Parts, PayloadLayout, split_buffer
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import describe_step, step_faults
-from edgefl.work.steps import Context, Step
+from edgefl.work.steps import Context, Peer, Step
 from edgefl.work.update import SERVER, Update
 
 
@@ -44,6 +44,10 @@ def distinct(work: Description) -> list[Pass]:
     return passes
 
 
+Execution = Generator[None, None, tuple[Context, Tensor, int]]
+"""A work that is being executed: it stops after each batch."""
+
+
 def execute(
     work: Work,
     inputs: Mapping[str, Tensor],
@@ -54,14 +58,39 @@ def execute(
     seed: int,
     meter: Meter | NoMeter = NO_METER,
     kernels: str | None = None,
+    peer: Peer | None = None,
 ) -> tuple[Context, Tensor, int]:
+    """Run every pass of ``work`` on ``module``, as ``execute_by_batch`` does, to the end."""
+    running = execute_by_batch(
+        work, inputs, source, module=module, device=device, seed=seed, meter=meter, kernels=kernels, peer=peer
+    )
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def execute_by_batch(
+    work: Work,
+    inputs: Mapping[str, Tensor],
+    source: Source,
+    *,
+    module: nn.Module,
+    device: torch.device,
+    seed: int,
+    meter: Meter | NoMeter = NO_METER,
+    kernels: str | None = None,
+    peer: Peer | None = None,
+) -> Execution:
     """Run every pass of ``work`` on ``module``; returns the context, the summed training loss and its steps.
 
     ``inputs`` are tensors by the client's own item names, from which ``module`` is loaded; those with a source
     ``table/...`` stay in memory as received.  At the end the edits are folded into the module, and nothing is sent:
     results are in the module and in the context's outputs.  Random draws use the global generators in their current
     state, the order of samples uses ``seed``.  ``kernels`` is the device type whose kernels are simulated, if not
-    ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
+    ``device``'s (a prediction's "cuda").  ``peer`` answers what a step exchanges.  Raises MethodError if the work
+    trains a parameter that its model lacks.
     """
     tables = {i.name for p in work.down for i in p.items if i.is_beside_model}
     parameters, buffers = named_tensors(module)
@@ -86,7 +115,7 @@ def execute(
             originals = {name: originals[name] for name in work.reference}
         reference = {n: t.detach().clone() for n, t in originals.items()} if work.reference else {}
         trained = {n: p for n, p in parameters.items() if n in trainable}
-        ctx = Context(work, module, source, device, received, reference, trained=trained)
+        ctx = Context(work, module, source, device, received, reference, trained=trained, peer=peer)
         meter.adopt(parameters.values(), "parameters")
         meter.adopt(module.buffers(), "buffers")
         meter.adopt(received.values(), "received")
@@ -97,7 +126,7 @@ def execute(
                 meter.watching(module),
                 running_as_written(),
             ):
-                total, steps = _run_passes(ctx, seed, meter)
+                total, steps = yield from _run_passes(ctx, seed, meter)
             ctx.outputs.update(edit_uploads(work, module))
         finally:
             # Payloads are copied next: gradients, the optimizer's state and the copies would lie beside theirs.  The
@@ -205,7 +234,7 @@ class Trainer(Protocol):
         """After the last batch of a pass that trains."""
 
 
-def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> tuple[Tensor, int]:
+def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> Generator[None, None, tuple[Tensor, int]]:
     trainer: Trainer | None = None
     if ctx.trained and any(pass_.train for pass_ in ctx.work.passes):
         trainer = ZerothOrderTrainer(ctx, seed) if without_gradients(ctx.work) else GradientTrainer(ctx)
@@ -222,14 +251,15 @@ def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> tuple[Tensor
         # equal passes are epochs; one on public samples has the rates of the epoch before it
         if trainer and decay != 1 and pass_.train and pass_.data in ("private", POOLED):
             trainer.scale_rates(decay ** occurrences[index])
-        steps += _one_pass(ctx, pass_, index, pass_seed, trainer if pass_.train else None, pass_meter, total)
+        trains = trainer if pass_.train else None
+        steps += yield from _one_pass(ctx, pass_, index, pass_seed, trains, pass_meter, total)
         occurrences[index] += 1
     return total, steps
 
 
 def _one_pass(
     ctx: Context, pass_: Pass, index: int, seed: int, trainer: Trainer | None, meter: Meter | NoMeter, total: Tensor
-) -> int:
+) -> Generator[None, None, int]:
     """Run the distinct pass ``index`` of a work once; returns how many losses it added to ``total``."""
     step, limit = step_of(pass_), metered_steps(ctx.work)
     if trainer:
@@ -259,6 +289,7 @@ def _one_pass(
                 trainer.end_batch(index, step_meter)
             # a name that outlives the batch would keep its inputs, or what its loss refers to, in the peak of the next
             del given, batch, forward, loss
+            yield
         if trainer:
             trainer.end_pass(index, meter)
     _once(ctx, step.finish, pass_, index, FINISH, meter)
@@ -334,49 +365,64 @@ def run(
     sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
     watch: AbstractContextManager[object] | None = None,
     buffer: Tensor | None = None,
+    peer: Peer | None = None,
 ) -> Update:
-    """Execute the work, and collect its encoded payloads and its kept tensors.
+    """Execute the work, and collect its encoded payloads and its kept tensors (``collect_update``).
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
     changed.  The global generators are forked around the work, so its random draws depend on ``seed`` alone.
-    A kept table is the output of its name, or unchanged if no step wrote that output.
-    ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a payload's tensors, by item name.
-    ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
-    Payloads without a codec are ``Packed`` unless an attacker sends others; they lie in ``buffer``, bytes
-    ``[packed.space(work.up)]``, if it is given.
-    Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
+    ``peer`` answers what a step exchanges.  ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a
+    payload's tensors, by item name.  ``watch`` is a context around the passes, before payloads are collected, such as
+    an ``AllocatorPeak``.
     """
     with seeds.seeding_globals(seed, device):
         with watch or nullcontext():
-            ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
-        parameters, buffers = named_tensors(module)
-        held = {**ctx.outputs, **buffers, **parameters}
-        if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
-            raise MethodError(
-                f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
-            )
-        payloads: dict[str, Mapping[str, Tensor]] = {}
-        buffers = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
-        for payload in work.up:
-            if missing := [item.name for item in payload.items if item.name not in held]:
-                raise MethodError(
-                    f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold"
-                )
-            places = payload.places
-            if places is not None and sent is None:
-                payloads[payload.name] = places.copy(held, buffers.get(payload.name), _module_parts(module, places))
-                continue
-            tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
-            if sent is not None:
-                tensors = sent(payload, tensors, work.bases(inputs))
-            # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the
-            # peak; what was sent down is read again from the node's storage
-            payloads[payload.name] = payload.encode_tensors(tensors, work.bases(inputs)) if payload.codec else tensors
-        return Update(
-            SERVER, work.kind, {}, work, payloads, {},
-            loss=float(total) / steps if steps else None,
-            metrics={name: float(value) for name, value in ctx.metrics.items()},
-            updates=ctx.updates,
-            kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
-            trace=meter.trace(),
-        )  # fmt: skip
+            ended = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter, peer=peer)
+        return collect_update(ended, inputs, meter=meter, sent=sent, buffer=buffer)
+
+
+def collect_update(
+    ended: tuple[Context, Tensor, int],
+    inputs: Mapping[str, Tensor],
+    *,
+    meter: Meter | NoMeter = NO_METER,
+    sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
+    buffer: Tensor | None = None,
+) -> Update:
+    """The update of a work that was executed from ``inputs``.
+
+    A kept table is the output of its name, or unchanged if no step wrote that output.  Payloads without a codec are
+    ``Packed`` unless an attacker sends others; they lie in ``buffer``, bytes ``[packed.space(work.up)]``, if it is
+    given.  Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
+    """
+    ctx, total, steps = ended
+    work, module = ctx.work, ctx.model
+    parameters, buffers = named_tensors(module)
+    held = {**ctx.outputs, **buffers, **parameters}
+    if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
+        raise MethodError(
+            f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
+        )
+    payloads: dict[str, Mapping[str, Tensor]] = {}
+    buffers = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
+    for payload in work.up:
+        if missing := [item.name for item in payload.items if item.name not in held]:
+            raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
+        places = payload.places
+        if places is not None and sent is None:
+            payloads[payload.name] = places.copy(held, buffers.get(payload.name), _module_parts(module, places))
+            continue
+        tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
+        if sent is not None:
+            tensors = sent(payload, tensors, work.bases(inputs))
+        # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the
+        # peak; what was sent down is read again from the node's storage
+        payloads[payload.name] = payload.encode_tensors(tensors, work.bases(inputs)) if payload.codec else tensors
+    return Update(
+        SERVER, work.kind, {}, work, payloads, {},
+        loss=float(total) / steps if steps else None,
+        metrics={name: float(value) for name, value in ctx.metrics.items()},
+        updates=ctx.updates,
+        kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
+        trace=meter.trace(),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ the same path.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -24,6 +24,9 @@ from edgefl.work.description import Pass, Source, Work
 
 CLIP_SCALE = 1 / 0.07
 """CLIP's initial logit scale, which FedCola's public code keeps fixed."""
+
+Peer = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""Takes the tensors that a batch sends, by name, and gives those that come back."""
 
 
 @dataclass
@@ -57,6 +60,8 @@ class Context:
     """That of the parameters that train; None if no pass trains."""
     updates: int = 0
     """Updates of the optimizer so far; with ``accumulation: k``, one for k batches."""
+    peer: Peer | None = None
+    """Who answers what a step exchanges; None in a prediction, whose answers have shapes alone."""
 
     @property
     def client_model(self) -> ClientModel | MultiwayModel:

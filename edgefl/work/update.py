@@ -28,6 +28,15 @@ class HostFigures(TypedDict, total=False):
     process: int
 
 
+@dataclass
+class Exchanged:
+    """What the halves of a split work have exchanged: how often, and serialised bytes."""
+
+    trips: int = 0
+    upload_bytes: int = 0
+    download_bytes: int = 0
+
+
 @dataclass(frozen=True)
 class Update:
     """What a work gave: a node makes it, it travels, the server keeps it, and ``Method.aggregate`` receives it.
@@ -78,6 +87,8 @@ class Update:
     """The allocator's measured peak; None if the work wasn't metered, or another profiler was running."""
     host: HostFigures = field(default_factory=HostFigures)
     """What differs between equal runs."""
+    exchanged: Exchanged | None = None
+    """What was exchanged with the server while it trained, if its work is split."""
     refused: str | None = None
     """Why it isn't among ``means``."""
     others: tuple[Update, ...] = ()
@@ -142,6 +153,7 @@ class Update:
             "trace": self.trace and to_data(self.trace),
             "peak_memory_bytes": self.peak_memory_bytes,
             "host": self.host,
+            "exchanged": self.exchanged and to_data(self.exchanged),
             "refused": self.refused,
             "clients": [other.client for other in self.others],
             "others": [other.to_data() for other in self.others],
@@ -184,7 +196,8 @@ class Update:
             loss=raw["loss"], metrics=raw["metrics"], updates=raw["updates"], kept=found.get("kept", {}),
             seed=raw["seed"], trace=raw["trace"] and from_data(StepTrace, raw["trace"]),
             peak_memory_bytes=raw["peak_memory_bytes"],
-            host=raw["host"], refused=raw["refused"],
+            host=raw["host"], exchanged=raw["exchanged"] and from_data(Exchanged, raw["exchanged"]),
+            refused=raw["refused"],
             others=tuple(cls.from_data(each, work, of, own) for each, of, own in others),
             means=None if keys is None else {key: means[str(i)] for i, key in enumerate(from_data(list[Key], keys))},
         )  # fmt: skip

@@ -44,6 +44,11 @@ ones = st.builds(
     upload_watts=powers,
     compute_watts=powers,
     busy_share=st.sampled_from([1.0, 0.25]),
+    exchange_down_bytes=st.just(0) | amounts,
+    exchange_up_bytes=st.just(0) | amounts,
+    exchange_down_seconds=st.sampled_from([0.0, 3.0]),
+    exchange_up_seconds=st.sampled_from([0.0, 0.7]),
+    server_seconds=st.sampled_from([0.0, 2.0]),
     factors=st.tuples(*[st.sampled_from([1.0, 0.731, 2.9])] * 3),
     phase=st.sampled_from([NONE] * 6 + list(FAILURES)),
     fraction=st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1),
@@ -82,8 +87,13 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
-    idle, receiving, sending, most, busy = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
-    computing = idle * (1 - busy) + most * busy
+    # the watts and the exchanges of edgefl.cost.phases.NUMBERS
+    idle, receiving, sending, most, busy, _, _, down, up, served = flights.numbers.T[8:]
+    down, up = down * flights.factors[0], up * flights.factors[2]
+    whole = flights.phases.compute_seconds
+    own = np.maximum(whole - down - up - served, 0)
+    power = own * (most - idle) * busy + down * receiving + up * sending
+    computing = idle + np.divide(power, whole, out=np.zeros_like(whole), where=whole > 0)
     return (
         alone.download_seconds * (idle + receiving),
         alone.compute_seconds * computing,
@@ -104,14 +114,18 @@ def both_clocks_tell_the_same(case: Case) -> None:
 def conserved(flights: Flights, landed: Landings, over: float = inf) -> None:
     """What holds of all landings, whatever happened."""
     bits, at = flights.phases.bits, flights.dispatch.at
-    for carried, lost, whole in (
-        (landed.carried_download_bytes, landed.lost_download_bytes, bits[0] // 8),
-        (landed.carried_upload_bytes, landed.lost_upload_bytes, bits[1] // 8),
+    exchanged = flights.phases.exchanged_bits
+    # half of a split model is exchanged as long as it computes, and of no use without the update
+    for carried, lost, model, more in (
+        (landed.carried_download_bytes, landed.lost_download_bytes, bits[0] // 8, exchanged[0] // 8),
+        (landed.carried_upload_bytes, landed.lost_upload_bytes, bits[1] // 8, exchanged[1] // 8),
     ):
+        whole = model + more
         assert np.all((lost >= 0) & (lost <= carried) & (carried <= whole))
-        assert np.all((carried - lost == 0) | (carried - lost == whole))
-    assert np.all(landed.carried_download_bytes[landed.downloaded_mask] == bits[0][landed.downloaded_mask] // 8)
-    assert np.all(landed.carried_upload_bytes[landed.finished_mask] == bits[1][landed.finished_mask] // 8)
+        assert np.all((carried - lost)[landed.finished_mask] == whole[landed.finished_mask])
+        assert np.all((carried - lost == 0) | (carried - lost == model) | landed.finished_mask)
+    there = landed.downloaded_mask
+    assert np.all(landed.carried_download_bytes[there] >= bits[0][there] // 8)
     seconds = np.stack([landed.download_seconds, landed.compute_seconds, landed.upload_seconds])
     assert np.all(seconds >= 0) and np.all(landed.ended >= at) and np.all(landed.ended <= max(over, at))
     assert np.all((landed.phase == PHASES.index(None)) == landed.finished_mask)

@@ -240,7 +240,7 @@ def test_conservation(make: Make, crowd: list[One], down: float, up: float, over
                 assert 8 * carried[inside].sum() <= max(rate * (last - first), 0) * (1 + 1e-9) + 1e-6
     spent = np.stack([landed.download_seconds, landed.compute_seconds, landed.upload_seconds])
     assert np.all(spent >= 0) and np.allclose(spent.sum(0), landed.ended, rtol=1e-12) and np.all(landed.ended <= over)
-    idle, receiving, sending, most, busy = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
+    idle, receiving, sending, most, busy = flights.numbers.T[8:13]  # the watts of edgefl.cost.phases.NUMBERS
     computing = idle * (1 - busy) + most * busy
     joules = spent[0] * (idle + receiving) + spent[1] * computing + spent[2] * (idle + sending)
     np.testing.assert_allclose(landed.energy_joules, joules, rtol=1e-12)

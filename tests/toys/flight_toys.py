@@ -36,6 +36,11 @@ class One:
     upload_watts: float = 2.0
     compute_watts: float = 8.0
     busy_share: float = 1.0
+    exchange_down_bytes: int = 0
+    exchange_up_bytes: int = 0
+    exchange_down_seconds: float = 0.0
+    exchange_up_seconds: float = 0.0
+    server_seconds: float = 0.0
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0)
     phase: int = NONE
     fraction: float = 1.0
@@ -45,11 +50,14 @@ class One:
     no_memory: bool = False
 
     def numbers(self) -> tuple[float, ...]:
-        """The numbers in the order of ``edgefl.cost.phases.NUMBERS``."""
+        """The numbers in the order of ``edgefl.cost.phases.NUMBERS``; nothing is exchanged in no time."""
+        exchanges = bool(self.exchange_down_seconds + self.exchange_up_seconds + self.server_seconds)
         return (
             8.0 * self.down_bytes, 8.0 * self.up_bytes, self.latency, self.down_goodput, self.up_goodput,
             self.cool_seconds, self.throttle_after, self.throttled_share, self.idle_watts, self.download_watts,
-            self.upload_watts, self.compute_watts, self.busy_share,
+            self.upload_watts, self.compute_watts, self.busy_share, 8.0 * self.exchange_down_bytes * exchanges,
+            8.0 * self.exchange_up_bytes * exchanges, self.exchange_down_seconds, self.exchange_up_seconds,
+            self.server_seconds,
         )  # fmt: skip
 
 

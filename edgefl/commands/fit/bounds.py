@@ -281,7 +281,7 @@ class Pricer:
             planner = self.planner(levels)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             old = stale(work, stage, {}, _trained_versions(work, stage, planner.setup)) if late else ()
-            self._moved[cell_key] = planner.downloads_and_traffic(work, base, stage, old)[1]
+            self._moved[cell_key] = planner.downloads_and_traffic(work, base, stage, old, self.client)[1]
         return self._moved[cell_key]
 
     def _amounts(self, computed: ComputeCost, moved: Traffic, names: Iterable[str]) -> dict[str, float]:

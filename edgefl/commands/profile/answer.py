@@ -16,6 +16,7 @@ from edgefl.records.answer import (
     RuntimeRange,
     Turns,
 )
+from edgefl.records.clients import ExchangeRecord
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -153,6 +154,8 @@ class ProfileRow(OnDevice, Spent, TrafficColumns, Computed, Process, OfStage):
     """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
     runtime: RuntimeRange | Maybe = UNSET
     """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes"""
+    exchange: ExchangeRecord | Maybe = UNSET
+    """What is exchanged with the server's half of the model; only under `split`"""
     host_memory_bytes: int | Maybe = UNSET
     """Optimizer's states in the memory of the GPU's host, in addition to the peak; absent unless they are offloaded"""
     available_memory_bytes: int

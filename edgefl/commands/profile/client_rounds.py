@@ -32,7 +32,7 @@ from edgefl.cost.traced_ahead import PriceRequest
 from edgefl.devices import Device, Link, available_memory_bytes, runtime_range
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning.client_evaluation import ScoringPlanner
-from edgefl.planning.planner import Planner
+from edgefl.planning.planner import Planner, exchange_record
 from edgefl.planning.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.records.record import UNSET, copy_fields
 from edgefl.runs.progress import OnProgress, messages
@@ -104,6 +104,7 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         **process_fields(computed, device),
         memory_assumed=computed.memory_assumed,
         runtime=runtime_range(device, setup.fleet.runtime),
+        exchange=exchange_record(computed.exchange),
         host_memory_bytes=computed.host_memory_bytes or UNSET,
         available_memory_bytes=available_memory_bytes(device),
         **copy_fields(Computed, computed),

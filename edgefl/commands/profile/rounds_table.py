@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -34,6 +34,7 @@ from edgefl.drawing.text_tables import (
 )
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.answer import OfStage
+from edgefl.records.clients import ExchangeRecord
 from edgefl.records.record import UNSET, Maybe
 
 SHORT = {
@@ -391,10 +392,21 @@ def _notes(rows: Sequence[ProfileRow]) -> list[str]:
             f"too large for the {units.show_bytes(worst.available_memory_bytes)} that the device has for tensors: "
             f"{worst.kind}, stage {worst.stage}{others}"
         )
+    notes += [_exchange_note(row) for row in rows if row.exchange is not UNSET]
     notes += throttling_notes(rows)
     if any(row.memory_assumed for row in rows):
         notes.append("scratch isn't measured on this machine: peaks are the upper end of a range (--full)")
     return notes
+
+
+def _exchange_note(row: ProfileRow) -> str:
+    exchange = cast(ExchangeRecord, row.exchange)
+    down, up = exchange.serialised_download_bytes, exchange.serialised_upload_bytes
+    return (
+        f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
+        f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
+        f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}"
+    )
 
 
 def _print_timeline(console: Console, moment: PeakMoment | Maybe) -> None:

@@ -193,15 +193,15 @@ def round_totals(planner: Planner, spans: Sequence[RoundStretch], rows: Sequence
     totals = []
     for span in spans:
         setup = planner.setup
-        by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in span.places}
+        by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in (*span.places, "server")}
         for (kind, variant), (work, base) in span.works.items():
             _, moved = planner.downloads_and_traffic(work, base, span.stage, ())
             clients = setup.of_variant(kind, variant)
             places_of = span.places[kind] * Fraction(len(clients), max(len(setup.of_kind(kind)), 1))
-            means = _mean(planner, clients, work, base)
+            means, server = _mean(planner, clients, work, base)
             for name in ADDED_UP:
-                by_kind[kind][name] += places_of * (means[name] if name in means else getattr(moved, name))
-        by_kind["server"] = dict.fromkeys(ADDED_UP, Fraction(0))
+                by_kind[kind][name] += places_of * (means[name] + getattr(moved, name, 0))
+                by_kind["server"][name] += places_of * server[name]
         for row in rows:
             if row.first_round == span.first and not row.evaluates:
                 for name in COMPUTED:
@@ -232,18 +232,28 @@ def _expected_places(setup: Setup, round: int) -> dict[str, Fraction]:
     return {kind: Fraction(seats[kind]) for kind in kinds}
 
 
-def _mean(planner: Planner, clients: AnyArray, work: Work, base: str) -> dict[str, Fraction]:
-    """Mean compute cost of a round over these clients, which have kept their activations if they keep any."""
+def _mean(
+    planner: Planner, clients: AnyArray, work: Work, base: str
+) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """Means of what a round over these clients computes and exchanges, and of the server's halves of their models.
+
+    They have kept their activations if they keep any.
+    """
     setup = planner.setup
     _, first, counts = np.unique(
         np.asarray(setup.clients.client_samples)[clients], return_index=True, return_counts=True
     )
-    sums = dict.fromkeys(COMPUTED, Fraction(0))
+    sums, server = dict.fromkeys(ADDED_UP, Fraction(0)), dict.fromkeys(ADDED_UP, Fraction(0))
     for index, count in zip(first, counts, strict=True):
         _, _, cost = planner.compute(work.form, work.scalars, base, int(clients[index]), again=keeps(work))
         for name in COMPUTED:
             sums[name] += int(count) * Fraction(getattr(cost, name))
-    return {name: total / max(len(clients), 1) for name, total in sums.items()}
+        if cost.exchange is not None:
+            for name in ADDED_UP:
+                sums[name] += int(count) * getattr(cost.exchange, name, 0)
+                server[name] += int(count) * Fraction(getattr(cost.exchange.server, name, 0))
+    n = max(len(clients), 1)
+    return {name: sums[name] / n for name in ADDED_UP}, {name: server[name] / n for name in ADDED_UP}
 
 
 # --- one client in every round ---------------------------------------------------------------------------------------
@@ -307,7 +317,7 @@ def client_totals(
             for whose, (work, base) in span.works.items():
                 follower = followers[whose]
                 old = stale(work, span.stage, follower.client_versions.versions_of(0), versions)
-                down, moved = planner.downloads_and_traffic(work, base, span.stage, old)
+                down, moved = planner.downloads_and_traffic(work, base, span.stage, old, clients.get(whose))
                 follower.client_versions.record_download(0, down, versions, once := activations_address(work))
                 changed.update(setup.method.changed_addresses(work))
                 follower.moves(moved, times)
