@@ -35,10 +35,13 @@ WAYS: dict[str, list[str]] = {
     ],
     "frozen prefix, half of the blocks": ["schedule={name: frozen-prefix, rounds: 100}"],
     "frozen prefix, LoRA": ["schedule={name: frozen-prefix, rounds: 100}", "adapter={name: lora, rank: 8}"],
+    "split after 3 blocks, LoRA": ["schedule={name: split, after: 3, rounds: 100}", "adapter={name: lora, rank: 8}"],
     SMALLEST: ["schedule={name: elastic, stages: 3, rounds: 100}"],
     "zeroth order (MeZO)": ["method=mezo", "training.optimizer=mezo"],
     "zeroth order, LoRA": ["method=mezo", "training.optimizer=mezo", "adapter={name: lora, rank: 8}"],
 }
+OF_PAIRS: dict[str, list[str]] = {"split after 3 blocks": ["schedule={name: split, after: 3, rounds: 100}"]}
+"""Ways for models of which no parameter is in both halves."""
 OF_TOKENS: dict[str, list[str]] = {
     "LoRA, loss of 64 tokens at a time": ["adapter={name: lora, rank: 8}", "training.loss_chunk=64"],
     "LoRA, checkpointing, loss of 64 tokens at a time": [
@@ -89,7 +92,7 @@ def of_towers(scenario: str, sets: Sequence[str]) -> list[str]:
 
 def ways(kind: str) -> dict[str, list[str]]:
     """The ways for a kind of client."""
-    return WAYS | OF_TOKENS if kind == "text" else WAYS
+    return WAYS | (OF_TOKENS if kind == "text" else OF_PAIRS)
 
 
 def mean(stages: Sequence[Mapping[str, Any]], of: Any) -> float:

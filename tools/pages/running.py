@@ -54,6 +54,7 @@ PAGES = (
     "docs/guides/own-aggregation.md",
     "docs/guides/own-parts.md",
     "docs/guides/who-fits.md",
+    "docs/guides/split.md",
     "docs/guides/describe-a-device.md",
     "docs/guides/measure-a-device.md",
     "docs/guides/reproduce-a-paper.md",

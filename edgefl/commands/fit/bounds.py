@@ -29,6 +29,7 @@ from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, amounts, budget_named
 from edgefl.errors import EdgeflError
+from edgefl.models.halves import in_first_half
 from edgefl.operator_classes import OperatorClass
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
@@ -389,7 +390,11 @@ class Pricer:
             training = setup.method.setting.training
             gradients = any(p.train for p in work.passes) and not without_gradients(work)
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
-            attached = {name: spec.bytes for name, spec in specs.items() if stage.is_attached(name)}
+            attached = {
+                name: spec.bytes
+                for name, spec in specs.items()
+                if stage.is_attached(name) and (not work.split or in_first_half(name, work.split))
+            }
             trained = [attached.get(name, 0) for name in work.trainable] if gradients else []
             together = max(trained, default=0) if training.step_in_backward else sum(trained)
             self._floors[cell_key] = sum(attached.values()), together

@@ -119,7 +119,8 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         FitAxis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False, moves=True),
         FitAxis("schedule", schedules_of(scenario, setup, growing), moves=True),
         FitAxis("adapter", _adapters(scenario), moves=True),
-        FitAxis("epochs", _epochs(int(training.epochs)) if epochs and training.steps is None else ()),
+        FitAxis("epochs", _epochs(int(training.epochs)) if epochs and training.steps is None else (),
+                moves=True),
         FitAxis("step", () if training.step_in_backward else (FitChange("step in backward", COMPUTATION, 1,
                                                                  {"training.step_in_backward": True}),)),
         FitAxis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (
@@ -258,6 +259,13 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitCh
         for n in (n for n in equal if n <= MOST_PARTS and (name != "elastic" or n > options.stages)):
             value = {"name": "elastic", "stages": n, "rounds": rounds}
             steps.append(FitChange(f"elastic in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}, "elastic"))
+    if name in ("end-to-end", "split"):  # the same updates, of which the server computes a part
+        given = getattr(options, "after", blocks)
+        most = given if isinstance(given, int) else min(given.values())
+        for after in dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < most):
+            value = {"name": "split", "after": after, "rounds": rounds}
+            what = f"split after {after} block{'s' if after > 1 else ''}"
+            steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": value}, "split"))
     return tuple(steps)
 
 
