@@ -29,7 +29,7 @@ class FedExLora(LoraMethod):
         name: Literal["fedex-lora"] = "fedex-lora"
 
     summary = "LoRA whose weights take in what the mean of factors misses"
-    paper = "Singhal et al. 2024"
+    paper = "Singhal, Ponkshe and Vepakomma 2024"
     changes_weights = True
 
     def model_payload(self, kind: str, source: str = "") -> Payload:

@@ -1,4 +1,4 @@
-"""FFA-LoRA: A stays as it was drawn at first, and only B trains and travels (Sun et al. 2024, arXiv 2403.12313)."""
+"""FFA-LoRA: A stays as it was drawn at first, and only B trains and travels (Sun, Li, Li and Ding 2024, arXiv 2403.12313)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FFALora(LoraMethod):
         name: Literal["ffa-lora"] = "ffa-lora"
 
     summary = "LoRA whose A stays as it is; B alone trains and travels"
-    paper = "Sun et al. 2024"
+    paper = "Sun, Li, Li and Ding 2024"
     sent_once = FACTORS[:1]
 
     def trained_factors(self, round: int) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Flora(LoraMethod):
         name: Literal["flora"] = "flora"
 
     summary = "LoRA whose factors are stacked, merged by every client, and begun anew"
-    paper = "Wang et al. 2024"
+    paper = "Wang, Shen et al. 2024"
     sent_once = FACTORS
     changes_weights = True
 

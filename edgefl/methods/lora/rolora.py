@@ -1,4 +1,4 @@
-"""RoLoRA: B and A train and travel in turn, round by round (Chen et al. 2025, arXiv 2502.01755)."""
+"""RoLoRA: B and A train and travel in turn, round by round (Chen, Guo et al. 2025, arXiv 2502.01755)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RoLora(LoraMethod):
         name: Literal["rolora"] = "rolora"
 
     summary = "LoRA whose factors B and A train and travel in turn"
-    paper = "Chen et al. 2025"
+    paper = "Chen, Guo et al. 2025"
     sent_once = FACTORS
 
     def work(self, kind: str, round: int) -> Work:

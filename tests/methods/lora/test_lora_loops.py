@@ -130,7 +130,7 @@ def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
 
 
 def test_ffa_lora(federation: Callable[..., Federation]) -> None:
-    """Sun et al. 2024, section 4: A is never trained."""
+    """Sun, Li, Li and Ding 2024: A is never trained."""
     fed = federation("ffa-lora")
     x = fed.first
     for _, cohort, shares in fed.rounds():
@@ -139,7 +139,7 @@ def test_ffa_lora(federation: Callable[..., Federation]) -> None:
 
 
 def test_rolora(federation: Callable[..., Federation]) -> None:
-    """Chen et al. 2025, algorithm 1: B in odd rounds, A in even ones."""
+    """Chen, Guo et al. 2025: B in odd rounds, A in even ones."""
     fed = federation("rolora")
     x = fed.first
     for number, cohort, shares in fed.rounds():
@@ -149,7 +149,7 @@ def test_rolora(federation: Callable[..., Federation]) -> None:
 
 
 def test_fedex_lora(federation: Callable[..., Federation]) -> None:
-    """Singhal et al. 2024, equations 11 to 14."""
+    """Singhal, Ponkshe and Vepakomma 2024: the mean of products is that of the global model."""
     fed = federation("fedex-lora")
     x = fed.first
     for _, cohort, shares in fed.rounds():
@@ -165,7 +165,7 @@ def test_fedex_lora(federation: Callable[..., Federation]) -> None:
 
 
 def test_flora(federation: Callable[..., Federation]) -> None:
-    """Wang et al. 2024, algorithm 1: W takes in the sum of all products, and each client draws its A anew."""
+    """Wang, Shen et al. 2024: W takes in the sum of all products, and each client draws its A anew."""
     fed = federation("flora")
     x, stacks = fed.first, dict[str, tuple[Tensor, Tensor]]()
     for number, cohort, shares in fed.rounds():
