@@ -15,6 +15,7 @@ import numpy as np
 from edgefl.arrays import Integers
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Address, Description, Item, Payload
+from edgefl.work.sums import is_averaged
 
 Versions = Mapping[Address, int]
 
@@ -73,7 +74,7 @@ MERGED = "merged/"
 its version is that of the item before."""
 
 
-def _versioned(item: Item) -> Address:
+def _version_key(item: Item) -> Address:
     """The address by whose version a client's copy of an item is known to be old."""
     return item.source if item.merges is None else f"{MERGED}{item.merges}"
 
@@ -91,7 +92,7 @@ def frozen_addresses(work: Description, stage: Stage) -> tuple[Address, ...]:
     """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
     keep, once = set(work.keep), activations_address(work)
     sent = tuple(
-        _versioned(i)
+        _version_key(i)
         for p in work.down
         if p.travels
         for i in p.items
@@ -124,7 +125,7 @@ def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tup
     """
     wanted, keep = set(old), set(work.keep)
     payloads = (
-        p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or _versioned(item) in wanted))
+        p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or _version_key(item) in wanted))
         for p in work.down
         if p.travels
     )
@@ -210,16 +211,17 @@ class ClientVersions:
         return len(self.states) > self._most
 
     def thin(self, current: Versions) -> None:
-        """Renumber the states, without unused states and without versions older than the one before ``current``.
+        """Renumber the states, without unused states and without versions that are older than ``current``.
 
-        Versions only rise, so an outdated copy stays outdated, whatever its version; that before may be merged.
+        Versions only rise, so an outdated copy stays outdated, whatever its version.  Of a table the version before
+        counts too: it says that a tensor which ``merges`` the table is up to date.
         """
         used = np.flatnonzero(np.bincount(self.of, minlength=len(self.states)))
         numbers, before = np.zeros(len(self.states), np.int32), self.states
         self.states, self._known = [{}], {(): 0}
         for number in used.tolist():
             numbers[number] = self._state(
-                {a: v for a, v in before[number].items() if v >= current_version(a, current) - 1}
+                {a: v for a, v in before[number].items() if v >= current_version(a, current) - (not is_averaged(a))}
             )
         self.of = numbers[self.of]
         self._most = max(MOST_STATES, 2 * len(self.states))

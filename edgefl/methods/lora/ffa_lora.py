@@ -1,4 +1,4 @@
-"""FFA-LoRA: A stays as it was drawn at first, and only B trains and travels (Sun, Li, Li and Ding 2024, arXiv 2403.12313)."""
+"""FFA-LoRA: A stays as it was drawn, and B alone trains and travels (Sun, Li, Li and Ding 2024, arXiv 2403.12313)."""
 
 from __future__ import annotations
 

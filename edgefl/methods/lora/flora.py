@@ -86,7 +86,7 @@ class Flora(LoraMethod):
             if senders:
                 total = sum(weight for _, weight, _ in senders)
                 shares = [weight * u.weight_factor / total for u, weight, _ in senders]
-                new[pair.weight] = self._merged(state, pair)
+                new[pair.weight] = self._weight_with_stack(state, pair)
                 places = stack_of(pair)
                 first = torch.cat([share * v[pair.first] for share, (_, _, v) in zip(shares, senders, strict=True)])
                 second = torch.cat([values[pair.second] for _, _, values in senders], dim=1)
@@ -96,7 +96,7 @@ class Flora(LoraMethod):
                 new[places[0]], new[places[1]] = pad(first, (0, 0, 0, empty)), pad(second, (0, empty))
         return state.with_tensors(new)
 
-    def _merged(self, state: ServerState, pair: FactorPair) -> Tensor:
+    def _weight_with_stack(self, state: ServerState, pair: FactorPair) -> Tensor:
         first, second = (state.tensors[place] for place in stack_of(pair))
         return plus_product(state.tensors[pair.weight], first, second, pair.scale, pair.transposed)
 
@@ -108,7 +108,7 @@ class Flora(LoraMethod):
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """The weights with the last stack merged."""
-        return {pair.weight.split("/", 1)[1]: self._merged(state, pair) for pair in self.pairs(kind)}
+        return {pair.weight.split("/", 1)[1]: self._weight_with_stack(state, pair) for pair in self.pairs(kind)}
 
 
 def stack_of(pair: FactorPair) -> tuple[Address, Address]:
