@@ -37,8 +37,8 @@ QUICK = {
     "fedmml": ("layerwise", ["image-text"]),
     "fediot": ("heterofl", ["image", "image-text"]),
     "fedcola": ("end-to-end", ["image", "text"]),
-    "fedper": ("layerwise", ["image"]),
-    "scaffold": ("progressive", ["image"]),
+    "fedper": ("smartfreeze", ["image"]),
+    "scaffold": ("profl", ["image"]),
     "ditto": ("heterofl", ["image"]),
     "fedpac": ("progressive", ["image-text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
@@ -139,10 +139,14 @@ class Stopped(Exception):
 
 
 def scenario_of(tiny: Tiny, method: str, schedule: str) -> dict[str, Any]:
-    """Two rounds of six clients, of budgets apart where that makes a difference."""
+    """A few rounds of six clients, of budgets apart where that makes a difference."""
     needs, own = registry.get("method", method).needs, {"name": method, **OPTIONS.get(method, {})}
     data = {**tiny()["data"], "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 16, "public": 24}
-    sections = {"method": own, "schedule": {"name": schedule, "rounds": 2}, "evaluation": {"every": 1}}
+    sections = {
+        "method": own,
+        "schedule": {"name": schedule, "rounds": 3 if schedule == "profl" else 2},
+        "evaluation": {"every": 1},
+    }
     scenario = tiny(**{**sections, **needs, "data": {**data, **needs.get("data", {})}})
     scenario |= registry.get("schedule", schedule).needs | {"schedule": scenario["schedule"]}
     if schedule in ("elastic", "flexlora", "heterofl") and (method, schedule) not in REFUSED:

@@ -268,19 +268,14 @@ def _until_errors(document: Document, options: BaseModel, schedule: Schedule, ev
     until = getattr(options, "until", None)
     if until is None or schedule.shortest(every).rounds < schedule.rounds:
         return []
-    ends = [stage for stage in schedule.stages if schedule.ends_early(stage)]
-    if not ends:
-        message = "the last stage always has all its rounds, and no other has any: leave out until, or write stop"
-        return [document.error(("schedule", "until"), message)]
-    most = max(stage.rounds for stage in ends)
-    if every >= most and not until.is_loss:
-        message = f"{until.metric} is known every {every} rounds, and a stage has {most} at most"
-        return [document.error(("schedule", "until", "metric"), f"{message}: write evaluation.every: 1")]
-    message = f"{until.patience} evaluations after a stage's first end none of at most {most} rounds sooner"
-    if every > 1 and not until.is_loss:
-        message += f", as models are evaluated every {every} rounds"
-    message += ": write a smaller patience, or more rounds"
-    return [document.error(("schedule", "until", "patience"), message)]
+    most = max((stage.rounds for stage in schedule.stages if schedule.ends_early(stage)), default=0)
+    name, message = "patience", f"{until.patience} evaluations after a stage's first end none of at most {most} rounds"
+    message += " sooner: write a smaller patience, more rounds, or evaluation.every: 1"
+    if not most:
+        name, message = "metric", "no stage is followed by another one with rounds, and the last has all its rounds"
+    elif every >= most and not until.is_loss:
+        name, message = "metric", f"{until.metric} is known every {every} rounds, and a stage has {most} at most"
+    return [document.error(("schedule", "until", name), message)]
 
 
 def _reported_errors(document: Document, evaluation: EvaluationOptions, rounds: int) -> list[ScenarioError]:

@@ -97,9 +97,9 @@ class Pace(Ending):
     def sees(self, seen: EndedRound, stage: Stage) -> bool:
         """Whether the blocks have converged; a round that moved none of them doesn't count."""
         change = {
-            address: _difference(seen.before[address], seen.after[address])
-            for address in seen.averaged()
-            if seen.after[address] is not seen.before[address] and _is_of_block(stage, address.partition("/")[2])
+            address: _precise(seen.after[address]) - _precise(seen.before[address])
+            for address in seen.moved()
+            if stage.is_active(name := address.partition("/")[2]) and part_of(name)[1] in ("blocks", *EARLY)
         }
         length, options = self._norm(change.items()), self.options
         if not 0 < length < inf:
@@ -139,10 +139,5 @@ class Pace(Ending):
         return sum(float(t.double().abs().pow(self.power).sum()) for _, t in sorted(tensors)) ** (1 / self.power)
 
 
-def _difference(old: Tensor, new: Tensor) -> Tensor:
-    precise = torch.promote_types(new.dtype, torch.float32)
-    return (new.to(precise) - old.to(precise)).cpu()
-
-
-def _is_of_block(stage: Stage, name: str) -> bool:
-    return stage.is_active(name) and part_of(name)[1] in ("blocks", *EARLY)
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu", torch.promote_types(tensor.dtype, torch.float32))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from torch import Tensor
 
-from edgefl.schedules.stages import part_of
 from edgefl.work import Address
 from edgefl.work.sums import is_averaged
 
@@ -29,24 +27,10 @@ class EndedRound:
     after: Mapping[Address, Tensor] = field(repr=False)
     """The server's tensors after the round."""
 
-    @cached_property
-    def moved(self) -> dict[str, float]:
-        """L2 norm of the change of each part in this round: ``image/image.blocks.3``, ``image/image.head``.
-
-        Buffers count, tables don't.
-        """
-        squares: dict[str, float] = {}
-        for address in self.averaged():
-            old, new = self.before[address], self.after[address]
-            kind, _, name = address.partition("/")
-            tower, part, block = part_of(name)
-            key = f"{kind}/{tower}.{part}" + ("" if block is None else f".{block}")
-            change = 0.0 if new is old else float((new.double() - old.double()).square().sum())
-            squares[key] = squares.get(key, 0.0) + change
-        return {key: square**0.5 for key, square in squares.items()}
-
-    def averaged(self) -> Iterator[Address]:
-        """The addresses of the models' tensors of floating point, which averages move."""
-        for address, new in self.after.items():
-            if address in self.before and is_averaged(address) and new.is_floating_point():
-                yield address
+    def moved(self) -> list[Address]:
+        """The models' tensors of floating point, buffers among them, that are others after the round."""
+        return [
+            address
+            for address, new in self.after.items()
+            if new is not self.before.get(address, new) and is_averaged(address) and new.is_floating_point()
+        ]
