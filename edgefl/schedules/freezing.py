@@ -38,7 +38,7 @@ class ProFL(Schedule):
     A stage ends when the effective movement of its blocks no longer falls.
     """
 
-    paper = "Wu et al. 2025"
+    paper = "Wu, Li and Xu 2025"
 
     class Options(PaceOptions, StagedOptions):
         """Fields of ``schedule: {name: profl}``."""

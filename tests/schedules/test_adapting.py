@@ -97,7 +97,7 @@ def test_a_stage_ends_when_the_loss_no_longer_falls(tiny: Tiny) -> None:
 
 
 def test_only_parts_that_train_move(tiny: Tiny) -> None:
-    edgefl.run(plateau(tiny, share=0.9))
+    edgefl.run(plateau(tiny, share=0.9, data={**DATA, "clients": {"image": 2}}))
     first, last = (set(SEEN[at].moved()) for at in (0, -1))
     assert {a for a in first if ".blocks." in a} == {a for a in first | last if ".blocks.0." in a}
     assert {a for a in last if ".blocks." in a} == {a for a in first | last if ".blocks.1." in a}

@@ -257,6 +257,7 @@ def test_several_best_weights_change_their_ranks(tmp_path: Path) -> None:
     assert ranked_rounds(tmp_path) == {"best.safetensors": 4, "best-3.safetensors": 5}
 
 
+@pytest.mark.slow(smaller="test_several_best_weights_change_their_ranks")
 def test_a_run_keeps_several_best_rounds(tiny: Tiny, tmp_path: Path) -> None:
     """Their order and weights are those of the records and of what the server had after these rounds."""
     given = scenario(tiny, rounds=5, evaluation={"every": 1, "best": {"metric": "image.accuracy", "keep": 3}})
