@@ -500,10 +500,13 @@ def test_other_changes(texts: dict[str, Any]) -> None:
         ["schedule={name: layerwise, stages: 2, rounds: 2}"],
         ["schedule={name: heterofl, rounds: 2}"],
         ["schedule={name: elastic, stages: 2, rounds: 2}"],
+        ["schedule={name: split, after: 1, rounds: 2}"],
     ]
     assert found["epochs"] == []
     grown = axes(texts, "text", growing=True)["schedule"]
-    assert [s.sets["schedule"]["name"] for s in grown] == ["progressive", "layerwise", "heterofl", "elastic"]
+    assert [s.sets["schedule"]["name"] for s in grown] == [
+        "progressive", "layerwise", "heterofl", "elastic", "split",
+    ]  # fmt: skip
     unscaled = texts | {"training": {"batch": 8, "implementation": "foreach", "epochs": 5}}
     assert tried(axes(unscaled, "text")["precision"]) == [["training.precision=bfloat16"]]
     assert tried(axes(unscaled, "text", epochs=True)["epochs"]) == [["training.epochs=2"], ["training.epochs=1"]]
