@@ -306,7 +306,10 @@ def _list_remedies(scenario: Scenario, setup: Setup, field: str) -> str:
 
 def check_followed(scenario: Scenario, setup: Setup) -> None:
     """Raise ScenarioError, with file and line, for a metric that the evaluation of its kind doesn't write."""
-    followed = [(("stop", "metric"), scenario.stop.metric), (("evaluation", "best"), scenario.evaluation.best_metric)]
+    followed: list[tuple[tuple[str, ...], str | None]] = [
+        (("stop", "metric"), scenario.stop.metric),
+        (("evaluation", "best"), scenario.evaluation.best_metric),
+    ]
     if (until := getattr(scenario.schedule_options, "until", None)) is not None and not until.is_loss:
         followed.append((("schedule", "until", "metric"), until.metric))
     if all(metric is None for _, metric in followed):

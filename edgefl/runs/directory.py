@@ -95,7 +95,7 @@ class RunDirectory:
         self.inputs: Mapping[str, object] = {}
         """Digests of its data and initial weights, which each checkpoint holds too."""
         self._synced_round: int | None = None
-        self._best_rounds: list[int | None] | None = None
+        self._best_rounds: list[int] | None = None
         self._synced_at = 0.0
         self.in_background = False
         """Whether checkpoints are written while the caller goes on; their errors are raised by a later call."""
@@ -310,7 +310,7 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         self.settle()
-        ranked = {each.round: each for each in facts.ranked}
+        ranked = {each.round: each for each in facts.ranked if each.round is not None}
         for round, tensors in weights.items():
             best.write(self.path, tensors, ranked[round])
         self._best_rounds = [*ranked]

@@ -136,7 +136,8 @@ class Pace(Ending):
 
     def _norm(self, tensors: Iterable[tuple[str, Tensor]]) -> float:
         # in the order of names, as a resumed run has read them in another
-        return sum(float(t.double().abs().pow(self.power).sum()) for _, t in sorted(tensors)) ** (1 / self.power)
+        total = sum(float(t.double().abs().pow(self.power).sum()) for _, t in sorted(tensors))
+        return float(total ** (1 / self.power))
 
 
 def _precise(tensor: Tensor) -> Tensor:

@@ -115,8 +115,8 @@ class MetricWatch:
     @property
     def best(self) -> BestRecord:
         """Metric, value and round of the best weights, and of the next best that are kept."""
-        (value, round), *others = self.kept.ranked or [(None, None)]
-        following = [NextBest(value=value, round=round) for value, round in others]
+        value, round = self.kept.ranked[0] if self.kept.ranked else (None, None)
+        following = [NextBest(value=value, round=round) for value, round in self.kept.ranked[1:]]
         return BestRecord(metric=self.kept.metric, value=value, round=round, others=following or UNSET)
 
     def to_data(self) -> dict[str, Any]:
