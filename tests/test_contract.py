@@ -79,6 +79,7 @@ LORA = ("ffa-lora", "rolora", "fedex-lora", "flora")
 REFUSED = {
     **{(method, "heterofl"): "can't be narrowed: set adapter: none" for method in LORA},
     **{(method, "flexlora"): "combines factors in its own way" for method in LORA},
+    ("flora", "split"): "exchange, keep or compute more under this method",
     **{(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")},
     **{(method, "flexlora"): "set complementary: none" if method == "fedcola" else FACTORS for method in ADAPTED},
     **{(method, "frozen-prefix"): KEEPS for method in ("pmcmfl", "fedpac", "fedhkd", "depthfl")},

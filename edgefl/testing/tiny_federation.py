@@ -38,6 +38,7 @@ _SETTING: dict[str, Any] = {
     # three batches in each of three epochs: one more of each than a prediction runs
     "training": {"batch": 8, "epochs": 3},
     "evaluation": {"batch": 16, "pairs": 40},
+    "round": {"cohort": "100%"},  # the checks aggregate the updates of all clients
 }
 
 
