@@ -44,7 +44,6 @@ QUICK = {
     "fedcola-mat": ("end-to-end", ["image", "text"]),
     "fednova": ("flexlora", ["image", "text"]),
     "mezo": ("frozen-prefix", ["image"]),
-    "fedex-lora": ("layerwise", ["image"]),
     "flora": ("end-to-end", ["image"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
@@ -66,6 +65,7 @@ DEAR = (
     "fedhkd",
     "ffa-lora",
     "rolora",
+    "fedex-lora",
 )
 """Methods that the quick suite leaves out, since they take seconds and it has another one of their family."""
 

@@ -20,6 +20,8 @@ LORA = "adapter={name: lora, rank: 4}"
 SET: Mapping[str, Sequence[str]] = {
     "flexlora": ("schedule={name: flexlora, ranks: [4, 2]}", LORA),
     "frozen-prefix": ("schedule={name: frozen-prefix, blocks: 1}",),
+    "profl": ("schedule=profl", "training.mode=real"),
+    "smartfreeze": ("schedule=smartfreeze", "training.mode=real"),
     "lora": (LORA,),
     "dora": ("adapter={name: dora, rank: 4}",),
     "semi-synchronous": ("round={policy: semi-synchronous, window: 1 min}",),

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, seeds
+from edgefl.methods import ServerState, Update
+from edgefl.methods.lora.lora_method import plus_product
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.work import Pass
@@ -129,6 +131,7 @@ def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
     return make
 
 
+@pytest.mark.slow(smaller="test_rolora")
 def test_ffa_lora(federation: Callable[..., Federation]) -> None:
     """Sun, Li, Li and Ding 2024: A is never trained."""
     fed = federation("ffa-lora")
@@ -148,6 +151,7 @@ def test_rolora(federation: Callable[..., Federation]) -> None:
     fed.check(x)
 
 
+@pytest.mark.slow(smaller="test_fedex_lora_takes_changes_of_products_where_updates_began_apart")
 def test_fedex_lora(federation: Callable[..., Federation]) -> None:
     """Singhal, Ponkshe and Vepakomma 2024: the mean of products is that of the global model."""
     fed = federation("fedex-lora")
@@ -195,3 +199,43 @@ def test_flora(federation: Callable[..., Federation]) -> None:
         final = x[f"{layer}.weight"] + SCALE * second @ first
         assert float((final - fed.first[f"{layer}.weight"]).abs().max()) > 1e-2
         torch.testing.assert_close(fed.run.model("image").state_dict()[f"{layer}.weight"], final, rtol=1e-4, atol=4e-6)
+
+
+def test_fedex_lora_takes_changes_of_products_where_updates_began_apart(tiny: Tiny) -> None:
+    """W + scale B A moves by the mean change of the clients' products, though one began with older factors."""
+    method = compose(load({"edgefl": 1, **scenario_of(tiny, "fedex-lora")})).method
+    work, state = method.client_work("image", 1), method.initial(1)
+    generator = torch.Generator().manual_seed(1)
+
+    def noisy(tensors: Weights) -> Weights:
+        drawn = {a: torch.randn(t.shape, generator=generator) if ".lora_" in a else t for a, t in tensors.items()}
+        return {a: t + 0.3 * drawn[a] if ".lora_" in a else t for a, t in tensors.items()}
+
+    old, new = (ServerState(noisy(state.tensors), state.versions) for _ in range(2))
+    updates, samples = [], (10, 30)
+    for client, base in enumerate((old, new)):
+        start = base.base(work)
+        trained = noisy(start)
+        sent = {item.name: trained[item.source] for item in work.up[0].items}
+        updates.append(Update(client, "image", {"image": samples[client]}, work, {"model": sent}, start))
+    after = method.aggregate(new, updates)
+
+    def product(tensors: Weights, layer: str) -> Tensor:
+        return tensors[f"image/{layer}.lora_b"].double() @ tensors[f"image/{layer}.lora_a"].double()
+
+    for layer in LAYERS:
+        moved = sum(
+            n / 40 * (product(dict(u.uploaded_tensors()), layer) - product(dict(u.base), layer))
+            for n, u in zip(samples, updates, strict=True)
+        )
+        name = f"image/{layer}.weight"
+        change = after.tensors[name].double() - new.tensors[name].double()
+        change += SCALE * (product(dict(after.tensors), layer) - product(dict(new.tensors), layer))
+        torch.testing.assert_close(change, SCALE * moved, rtol=0, atol=2e-6)
+
+
+def test_a_product_is_added_to_a_weight_the_other_way_round() -> None:
+    first, second = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0], [20.0]])
+    expected = torch.tensor([[5.0, 10.0, 15.0], [10.0, 20.0, 30.0]])
+    assert torch.equal(plus_product(torch.zeros(2, 3), first, second, 0.5, False), expected)
+    assert torch.equal(plus_product(torch.ones(3, 2).bfloat16(), first, second, 0.5, True), (expected.T + 1).bfloat16())

@@ -53,7 +53,12 @@ UP = {"ffa-lora": (B, B), "rolora": (A, B), "fedex-lora": (A + B, A + B), "flora
 """Bytes up of a block in even and odd rounds."""
 
 
-@pytest.mark.parametrize("method", UP)
+DEAR = pytest.mark.slow(smaller="test_a_frozen_stage_is_merged_once")
+
+
+@pytest.mark.parametrize(
+    "method", [*("rolora", "flora"), *(pytest.param(m, marks=DEAR) for m in ("ffa-lora", "fedex-lora"))]
+)
 def test_traffic_is_that_of_the_closed_form(tiny: Tiny, tmp_path: Path, method: str) -> None:
     run = edgefl.run(scenario_of(tiny, method), out=tmp_path / "run")
     last, kinds = Counter[int](), Counter[bool]()
