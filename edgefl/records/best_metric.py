@@ -22,7 +22,7 @@ class BestMetric:
     without: int = 0
 
     @classmethod
-    def named(cls, metric: str, better: str | None, min_delta: float) -> BestMetric:
+    def from_name(cls, metric: str, better: str | None, min_delta: float) -> BestMetric:
         """The best of a metric of which ``better`` values are better; None: as its name says."""
         return cls(metric, better == "lower" if better else lower_is_better(metric), min_delta)
 

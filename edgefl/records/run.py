@@ -32,7 +32,7 @@ class BestRecord(Record):
     """The next best, whose weights are in `best-2.safetensors` and so on; only with `evaluation.best.keep`"""
 
     @property
-    def ranked(self) -> list[BestRecord]:
+    def ranking(self) -> list[BestRecord]:
         """Each by itself, the best first; empty if no value was finite."""
         others = [BestRecord(metric=self.metric, value=each.value, round=each.round) for each in self.others or ()]
         return [replace(self, others=UNSET), *others] if self.round is not None else []

@@ -310,7 +310,7 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         self.settle()
-        ranked = {each.round: each for each in facts.ranked if each.round is not None}
+        ranked = {each.round: each for each in facts.ranking if each.round is not None}
         for round, tensors in weights.items():
             best.write(self.path, tensors, ranked[round])
         self._best_rounds = [*ranked]

@@ -277,7 +277,7 @@ class Run:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
         if which != "final" and not self.best:
             raise RunError(f"{self.path} has no best weights: it has no evaluation.best and no stop.metric")
-        if which in [*WEIGHTS][1 + len(self.best.ranked if self.best else ()) :]:
+        if which in [*WEIGHTS][1 + len(self.best.ranking if self.best else ()) :]:
             raise RunError(f"{self.path} has no {which} weights: evaluation.best.keep says how many are kept")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])

@@ -47,7 +47,7 @@ class Patience(Ending):
     best: BestMetric
 
     def __init__(self, until: UntilOptions):
-        self.until, self.best = until, BestMetric.named(until.metric, None, until.min_delta)
+        self.until, self.best = until, BestMetric.from_name(until.metric, None, until.min_delta)
 
     def sees(self, seen: EndedRound, stage: Stage) -> bool:
         """Whether the patience is over; a round without a value doesn't count, one that isn't finite is no better."""
@@ -98,7 +98,7 @@ class Pace(Ending):
         """Whether the blocks have converged; a round that moved none of them doesn't count."""
         change = {
             address: _precise(seen.after[address]) - _precise(seen.before[address])
-            for address in seen.moved()
+            for address in seen.moved_addresses()
             if stage.is_active(name := address.partition("/")[2]) and part_of(name)[1] in ("blocks", *EARLY)
         }
         length, options = self._norm(change.items()), self.options

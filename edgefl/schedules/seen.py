@@ -27,7 +27,7 @@ class EndedRound:
     after: Mapping[Address, Tensor] = field(repr=False)
     """The server's tensors after the round."""
 
-    def moved(self) -> list[Address]:
+    def moved_addresses(self) -> list[Address]:
         """The models' tensors of floating point, buffers among them, that are others after the round."""
         return [
             address

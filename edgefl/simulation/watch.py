@@ -74,7 +74,7 @@ class MetricWatch:
         metric = best.metric if best else stop.metric
         if metric is None:
             return None
-        followed = BestMetric.named(stop.metric, stop.better, stop.min_delta) if stop.metric else None
+        followed = BestMetric.from_name(stop.metric, stop.better, stop.min_delta) if stop.metric else None
         lower = followed.lower if followed and metric == stop.metric else lower_is_better(metric)
         return cls(stop, RankedRounds(metric, lower, best.keep if best else 1), followed)
 

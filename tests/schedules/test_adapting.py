@@ -98,20 +98,23 @@ def test_a_stage_ends_when_the_loss_no_longer_falls(tiny: Tiny) -> None:
 
 def test_only_parts_that_train_move(tiny: Tiny) -> None:
     edgefl.run(plateau(tiny, share=0.9, data={**DATA, "clients": {"image": 2}}))
-    first, last = (set(SEEN[at].moved()) for at in (0, -1))
+    first, last = (set(SEEN[at].moved_addresses()) for at in (0, -1))
     assert {a for a in first if ".blocks." in a} == {a for a in first | last if ".blocks.0." in a}
     assert {a for a in last if ".blocks." in a} == {a for a in first | last if ".blocks.1." in a}
     assert [a for a in first if ".embedding" in a] and not [a for a in last if ".embedding" in a]
     for seen in SEEN:
-        assert all(not torch.equal(seen.before[a], seen.after[a]) for a in seen.moved() if a.endswith("weight"))
-        assert all(seen.before[a] is seen.after[a] for a in seen.after if a not in seen.moved())
+        assert all(
+            not torch.equal(seen.before[a], seen.after[a]) for a in seen.moved_addresses() if a.endswith("weight")
+        )
+        assert all(seen.before[a] is seen.after[a] for a in seen.after if a not in seen.moved_addresses())
 
 
 def test_what_counts_as_moved() -> None:
     before = {"a/image.head.w": torch.zeros(3), "a/image.norm.w": torch.zeros(3)}
     after = {a: t + 1 for a, t in before.items()} | {"a/image.norm.w": before["a/image.norm.w"]}
     after |= {"table/x": torch.ones(1), "a/image.norm.count": torch.ones(1, dtype=torch.int64)}
-    assert EndedRound(1, {}, {}, before | {"a/image.norm.count": torch.zeros(1)}, after).moved() == ["a/image.head.w"]
+    seen = EndedRound(1, {}, {}, before | {"a/image.norm.count": torch.zeros(1)}, after)
+    assert seen.moved_addresses() == ["a/image.head.w"]
 
 
 @pytest.mark.parametrize("policy", ["synchronous", pytest.param("buffered", marks=pytest.mark.slow)])

@@ -271,7 +271,7 @@ def test_a_run_keeps_several_best_rounds(tiny: Tiny, tmp_path: Path) -> None:
     run = edgefl.run(resume=tmp_path / "run")
     values = [record["watched"]["image.accuracy"] for record in run.records("rounds")]
     by_hand = sorted(range(5), key=lambda i: (-values[i], i))[:3]
-    assert [(each.round - 1, each.value) for each in run.best.ranked] == [(i, values[i]) for i in by_hand]
+    assert [(each.round - 1, each.value) for each in run.best.ranking] == [(i, values[i]) for i in by_hand]
     with pytest.raises(RunError, match=r"no best-4 weights: evaluation\.best\.keep says how many are kept"):
         run.weights("best-4")
     assert verify(run.path)["valid"]
