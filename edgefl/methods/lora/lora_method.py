@@ -85,8 +85,8 @@ class LoraMethod(Method):
         """The layers of a kind's model that have factors."""
         model = self.setting.kinds[kind].model
         for name, layer in chosen_layers(models.blueprint(model), model["adapter"]["parts"]):
-            addresses = (f"{kind}/{name}.{each}" for each in ("weight", *FACTORS))
-            yield FactorPair(*addresses, not isinstance(layer, nn.Linear), scale(model["adapter"]))
+            weight, first, second = (f"{kind}/{name}.{each}" for each in ("weight", *FACTORS))
+            yield FactorPair(weight, first, second, not isinstance(layer, nn.Linear), scale(model["adapter"]))
 
 
 def plus_product(weight: Tensor, first: Tensor, second: Tensor, pair_scale: float, transposed: bool) -> Tensor:

@@ -22,6 +22,7 @@ import edgefl
 from edgefl import models, seeds
 from edgefl.methods import ServerState, Update
 from edgefl.methods.lora.lora_method import plus_product
+from edgefl.models import adapters
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
 from edgefl.work import Pass
@@ -84,10 +85,10 @@ class Federation:
         for name in (*HEAD, *(f"{layer}.lora_b" for layer in LAYERS)):
             assert float((expected[name] - self.first[name]).abs().max()) > 1e-3  # far more than the tolerance
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=2e-6, msg=name)
         model = self.run.model("image").state_dict()
         for name, value in whole(expected).items():
-            torch.testing.assert_close(model[name], value, rtol=1e-4, atol=4e-6, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(model[name], value, rtol=1e-4, atol=4e-6, msg=name)
 
 
 def whole(weights: Weights) -> Weights:
@@ -104,7 +105,7 @@ def named(*factors: str) -> list[str]:
 
 
 def mean(models_: list[Weights], shares: list[float], names: list[str]) -> Weights:
-    return {n: sum(s * m[n] for s, m in zip(shares, models_, strict=True)) for n in names}
+    return {n: torch.stack([s * m[n] for s, m in zip(shares, models_, strict=True)]).sum(0) for n in names}
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def federation(tiny: Tiny, tmp_path: Path) -> Callable[..., Federation]:
         kind = setup.method.setting.kinds["image"]
         initial = setup.method.initial(setup.seed).tensors
         first = {a.removeprefix("image/"): t for a, t in initial.items() if a.startswith("image/")}
-        module: Any = models.build({k: v for k, v in kind.model.items() if k != "adapter"})
+        module: Any = models.build(adapters.without(kind.model))
         module.forward = lambda modality, x: module.logits(modality, x)
         batches = []
         for client in range(CLIENTS):
@@ -211,11 +212,11 @@ def test_fedex_lora_takes_changes_of_products_where_updates_began_apart(tiny: Ti
         drawn = {a: torch.randn(t.shape, generator=generator) if ".lora_" in a else t for a, t in tensors.items()}
         return {a: t + 0.3 * drawn[a] if ".lora_" in a else t for a, t in tensors.items()}
 
-    old, new = (ServerState(noisy(state.tensors), state.versions) for _ in range(2))
+    old, new = (ServerState(noisy(dict(state.tensors)), state.versions) for _ in range(2))
     updates, samples = [], (10, 30)
     for client, base in enumerate((old, new)):
         start = base.base(work)
-        trained = noisy(start)
+        trained = noisy(dict(start))
         sent = {item.name: trained[item.source] for item in work.up[0].items}
         updates.append(Update(client, "image", {"image": samples[client]}, work, {"model": sent}, start))
     after = method.aggregate(new, updates)

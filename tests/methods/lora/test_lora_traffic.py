@@ -69,7 +69,7 @@ def test_traffic_is_that_of_the_closed_form(tiny: Tiny, tmp_path: Path, method: 
         kinds[last[client] < round - 1 and round > 2] += 1
         last[client] = round
     assert min(kinds[True], kinds[False]) > 1  # some clients had missed a round, and some hadn't
-    assert verify(run.path)["valid"]
+    assert verify(run.path).valid
 
 
 def test_a_frozen_stage_is_merged_once(tiny: Tiny) -> None:
@@ -84,8 +84,8 @@ def test_a_frozen_stage_is_merged_once(tiny: Tiny) -> None:
     for method, blocks in expected.items():
         given = scenario_of(tiny, method, schedule=schedule, round={"cohort": 1.0})
         given["data"] = {**given["data"], "clients": {"image": COHORT}}
-        (row,) = edgefl.profile(given)["totals"]
-        assert row["download_bytes"] == sum(blocks) + 4 * HEAD, method
+        (row,) = edgefl.profile(given).totals
+        assert row.download_bytes == sum(blocks) + 4 * HEAD, method
 
 
 QUANTISED = {"image": {"blocks": BLOCKS, "width": 64, "heads": 2, "patch": 8, "quantize": "nf4"}}
