@@ -363,7 +363,7 @@ def test_compare_is_a_product_and_a_word_keeps_what_applies(file: Path) -> None:
     assert [label for label, _ in grid] == ["end-to-end", "progressive", "layerwise"]
     options = {label: one.schedule_options.model_dump(exclude={"name"}) for label, one in grid}
     assert options["end-to-end"] == {"rounds": 16}
-    assert options["progressive"] == {"rounds": 16, "stages": 2, "allocation": "late"}
+    assert options["progressive"] == {"rounds": 16, "stages": 2, "allocation": "late", "until": None}
     assert options["layerwise"]["allocation"] == "late"
     assert {one.name for _, one in grid} == {"cola-on-the-edge"}
 
