@@ -17,11 +17,7 @@ from edgefl.work.update import Update
 
 
 class FedExLora(LoraMethod):
-    """FedAvg of A and B; W becomes ``W + scale (mean_i B_i A_i - mean_i B_i mean_i A_i)``, and goes to all clients.
-
-    The mean of products is taken of the clients' changes, ``B A + mean_i (B_i A_i - B A)`` with the A and B that each
-    began with, so that it holds for updates that began in different rounds too.
-    """
+    """FedAvg of A and B; W becomes ``W + scale (mean_i B_i A_i - mean_i B_i mean_i A_i)``, and goes to all clients."""
 
     class Options(LoraMethod.Options):
         """``method: fedex-lora``."""
@@ -40,7 +36,7 @@ class FedExLora(LoraMethod):
         )
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """FedAvg of the factors, and the residual of each layer that was sent, one layer after the other."""
+        """FedAvg of factors, and each layer's residual, of changes ``B_i A_i - B A`` of what a client began with."""
         after, changed = super().aggregate(state, updates), dict[Address, Tensor]()
         for pair in (pair for kind in self.setting.kinds for pair in self.pairs(kind)):
             b = pair.second
