@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from edgefl.errors import MethodError
 from edgefl.methods.lora.lora_method import FactorPair, LoraMethod, plus_product
+from edgefl.methods.lora.stacks import stack_factors, stack_of, stack_payload
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState
 from edgefl.models.adapters import FACTORS
-from edgefl.work import Address, Item, Payload, Work
+from edgefl.work import Address, Payload, Work
 from edgefl.work.update import Update
 
 
@@ -67,13 +66,7 @@ class Flora(LoraMethod):
         return replace(work.around("merge-stack"), down=(*work.down, self._stack(work.kind)))
 
     def _stack(self, kind: str) -> Payload:
-        rows, factors, items = self.setting.cohort[kind], self.setting.kinds[kind].parameters(), list[Item]()
-        for pair in self.pairs(kind):
-            for factor, address, axis in zip(pair[1:3], stack_of(pair), (0, 1), strict=True):
-                spec = factors[name := factor.split("/", 1)[1]]
-                shape = tuple(n * rows if i == axis else n for i, n in enumerate(spec.shape))
-                items.append(Item(f"stack.{name}", shape, spec.dtype, address, like=name))
-        return Payload("stack", tuple(items))
+        return stack_payload(self.pairs(kind), self.setting.kinds[kind].parameters(), self.setting.cohort[kind])
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """FedAvg of what else trains; the last stack is merged where a new one is made."""
@@ -84,16 +77,9 @@ class Flora(LoraMethod):
         for pair in (pair for kind in self.setting.kinds for pair in self.pairs(kind)):
             senders = [(u, weight, values) for u, weight, values in sent if pair.second in values and weight]
             if senders:
-                total = sum(weight for _, weight, _ in senders)
-                shares = [weight * u.weight_factor / total for u, weight, _ in senders]
                 new[pair.weight] = self._weight_with_stack(state, pair)
-                places = stack_of(pair)
-                first = torch.cat([share * v[pair.first] for share, (_, _, v) in zip(shares, senders, strict=True)])
-                second = torch.cat([values[pair.second] for _, _, values in senders], dim=1)
-                empty = state.tensors[places[0]].shape[0] - len(first)
-                if empty < 0:
-                    raise MethodError(f"flora stacks {len(senders)} updates of one aggregation, more than a cohort has")
-                new[places[0]], new[places[1]] = pad(first, (0, 0, 0, empty)), pad(second, (0, empty))
+                room = len(state.tensors[stack_of(pair)[0]])
+                new |= dict(zip(stack_of(pair), stack_factors(pair, senders, room), strict=True))
         return state.with_tensors(new)
 
     def _weight_with_stack(self, state: ServerState, pair: FactorPair) -> Tensor:
@@ -109,8 +95,3 @@ class Flora(LoraMethod):
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """The weights with the last stack merged."""
         return {pair.weight.split("/", 1)[1]: self._weight_with_stack(state, pair) for pair in self.pairs(kind)}
-
-
-def stack_of(pair: FactorPair) -> tuple[Address, Address]:
-    """Where the stacks of a layer's A [cohort rank, in] and B [out, cohort rank] are."""
-    return f"table/stack/{pair.first}", f"table/stack/{pair.second}"
