@@ -35,7 +35,7 @@ QUICK = {
     "fedavg": ("elastic", ["image"]),
     "fedprox": ("end-to-end", ["text"]),
     "fedmml": ("layerwise", ["image-text"]),
-    "fediot": ("heterofl", ["image", "image-text"]),
+    "fediot": ("split", ["image", "image-text"]),
     "fedcola": ("end-to-end", ["image", "text"]),
     "fedper": ("smartfreeze", ["image"]),
     "scaffold": ("profl", ["image"]),

@@ -21,7 +21,7 @@ def drop_other_half(module: nn.Module, half: Half, cut: Mapping[str, int]) -> No
 
     The last half keeps an embedding's rows if they read the scores, because both halves then hold them.
     """
-    kept = _kept_beside(module, cut) if half == "last" else set()
+    kept = _tensors_beside(module, cut) if half == "last" else set()
     persistent = module.state_dict().keys()
     for path, part in module.named_modules():
         for held in (part._parameters, part._buffers):
@@ -29,12 +29,13 @@ def drop_other_half(module: nn.Module, half: Half, cut: Mapping[str, int]) -> No
                 full = f"{path}.{name}" if path else name
                 if tensor is None or (held is part._buffers and full not in persistent):
                     continue
+                # by identity: the module holds what is kept
                 if in_first_half(full, cut) is (half == "last") and id(tensor) not in kept:
                     held[name] = None
 
 
-def _kept_beside(module: nn.Module, cut: Mapping[str, int]) -> set[int]:
-    """Identities of the first half's tensors that the last half computes with too.
+def _tensors_beside(module: nn.Module, cut: Mapping[str, int]) -> set[int]:
+    """The identities of the first half's tensors that the last half computes with too.
 
     A model of transformers runs its embedding also if it is given embedded tokens, only not the token's own rows.
     """
@@ -48,7 +49,7 @@ def _kept_beside(module: nn.Module, cut: Mapping[str, int]) -> set[int]:
 
 
 def shared_rows(module: nn.Module, cut: Mapping[str, int]) -> set[int]:
-    """Identities of the rows of embeddings by which a tower reads its scores of the next token."""
+    """The identities of the rows of embeddings by which a tower reads its scores of the next token."""
     towers: list[Any] = [module.get_submodule(name) for name in cut]
     tied = (tower for tower in towers if hasattr(tower, "scores") and not hasattr(tower, "head"))
     return {id(each) for tower in tied for each in tower.embedding.get_input_embeddings().parameters()}

@@ -89,11 +89,11 @@ def with_codecs(work: Described, options: PayloadOptions, buffers: Collection[Ad
     exact = tuple(sorted({i.name for p in (*work.down, *work.up) for i in p.items if i.source in buffers}))
     return replace(
         work,
-        down=_encoded(work.down, down and replace(down, exact=exact)),
-        up=_encoded(work.up, up and replace(up, exact=exact)),
+        down=_encode_sent(work.down, down and replace(down, exact=exact)),
+        up=_encode_sent(work.up, up and replace(up, exact=exact)),
     )
 
 
-def _encoded(payloads: tuple[Payload, ...], codec: Codec | None) -> tuple[Payload, ...]:
+def _encode_sent(payloads: tuple[Payload, ...], codec: Codec | None) -> tuple[Payload, ...]:
     """The payloads with this codec, if there is one and they are sent."""
     return payloads if codec is None else tuple(replace(p, codec=codec) if p.travels else p for p in payloads)

@@ -15,7 +15,7 @@ from edgefl.modalities import MODALITIES
 from edgefl.models.halves import in_first_half, shared_rows
 from edgefl.models.tower import running_as_written
 from edgefl.schedules.stages import PARTS, Schedule, Stage
-from edgefl.work.description import Exchange, Payload, TensorSpec, Work
+from edgefl.work.description import BatchExchange, Payload, TensorSpec, Work
 from edgefl.work.optimizer.zeroth_order import without_gradients
 
 SERVER_HALF = "server half"
@@ -72,7 +72,8 @@ class Halved(Stage):
             raise MethodError(f"split: {fault}")
         tokens = {tower: _tokens(work, tower, at) for tower, at in cut.items()}
         loss = TensorSpec((), "float64" if work.precision == "float64" else "float32")
-        changed = {id(p): replace(p, exchange=Exchange(tokens, loss)) for p in work.passes}
+        # epochs repeat the same objects, which the work holds: each is changed once
+        changed = {id(p): replace(p, exchange=BatchExchange(tokens, loss)) for p in work.passes}
         return replace(
             work,
             split=cut,
@@ -94,7 +95,7 @@ def _both(payloads: tuple[Payload, ...], cut: Mapping[str, int], shared: frozens
 def _shared_rows(work: Work, cut: Mapping[str, int]) -> frozenset[str]:
     """Parameters of the first half that the last half reads its scores by."""
     module = models.blueprint(work.model)
-    rows = shared_rows(module, cut)
+    rows = shared_rows(module, cut)  # by identity, held by the module
     return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in rows)
 
 

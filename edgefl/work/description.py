@@ -222,7 +222,7 @@ class StepArgs(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class BatchExchange:
     """What the two halves of a split model exchange for each batch.
 
     Up go the tokens of each modality and the batch's other fields (its labels).  Down come the tokens' gradients and
@@ -280,7 +280,7 @@ class Pass:
     """Plain data for the step, and for the data that make its batches."""
     around: tuple[str, ...] = ()
     """Registered ``Wrapper``s of the step, the innermost first."""
-    exchange: Exchange | None = None
+    exchange: BatchExchange | None = None
     """What is exchanged for each batch, if the model is split."""
 
     @property

@@ -20,7 +20,7 @@ from edgefl.models.halves import Half
 from edgefl.work.description import (
     LOSS,
     Description,
-    Exchange,
+    BatchExchange,
     Pass,
     Payload,
     Source,
@@ -128,7 +128,7 @@ class LastHalf(Wrapper):
         self.computed = None
 
 
-def _exchange(pass_: Pass) -> Exchange:
+def _exchange(pass_: Pass) -> BatchExchange:
     assert pass_.exchange is not None
     return pass_.exchange
 
