@@ -19,8 +19,8 @@ from edgefl import seeds
 from edgefl.models.halves import Half
 from edgefl.work.description import (
     LOSS,
-    Description,
     BatchExchange,
+    Description,
     Pass,
     Payload,
     Source,
