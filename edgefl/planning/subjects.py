@@ -15,6 +15,7 @@ from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
 from edgefl.work import Source, Work
+from edgefl.work.halves import client_part
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
 def largest_works(
     planner: Planner, kind: str | None = None, stage: int | None = None
 ) -> Iterator[tuple[Subject, Stage, Work, Source]]:
-    """The work of each subject's client with the most samples at each stage, of all or of these, and its data.
+    """What each subject's client with the most samples computes at each stage, of all or of these, and its data.
 
     Raises ScenarioError for a stage that doesn't exist; UnknownName for an unknown kind.
     """
@@ -98,7 +99,7 @@ def largest_works(
         for subject in shown:
             source = setup.clients.client(subject.largest(setup))
             work, _ = planner.work(subject.kind, shown_round(setup, offered, subject.kind), offered, subject.variant)
-            yield subject, offered, work.limit_batches(source.size), source
+            yield subject, offered, client_part(work.limit_batches(source.size)), source
 
 
 def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[Stage]) -> str:

@@ -29,7 +29,7 @@ from edgefl.simulation.closed_form import AT_COMPUTE, OUTCOMES, PHASES, Landings
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
-from edgefl.work.halves import halves
+from edgefl.work.halves import client_part
 from edgefl.work.meter.trace import StepTrace
 from edgefl.work.update import Update
 
@@ -176,8 +176,7 @@ class ClientLines:
         if update.trace is None and not update.metrics and moved is None:
             return _UNMEASURED
         source, predicted = self.setup.clients.client(client), plan.compute
-        form = halves(plan.form)[0] if plan.form.split else plan.form
-        measured = _measured_fields(form, source, predicted, update.trace, update.peak_memory_bytes)
+        measured = _measured_fields(client_part(plan.form), source, predicted, update.trace, update.peak_memory_bytes)
         exchanged = UNSET if moved is None else written.ExchangedRecord(**vars(moved))
         return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET, exchanged=exchanged))
 

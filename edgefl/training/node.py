@@ -34,7 +34,7 @@ from edgefl.work import (
     digest,
     run,
 )
-from edgefl.work.halves import Exchanging, halves, run_halves
+from edgefl.work.halves import Exchanging, client_part, run_halves
 from edgefl.work.meter.allocator_peak import is_profiling
 from edgefl.work.packed import Buffers, buffer_bytes
 from edgefl.work.torch_device import is_out_of_memory, threads, warm
@@ -133,7 +133,7 @@ class Node:
         )
         if record is None:
             return update
-        first, answers = halves(work)[0], iter(record)
+        first, answers = client_part(work), iter(record)
         own = {item.name: inputs[item.name] for payload in first.down for item in payload.items}
         meter, module = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1), module_of(first)
         watch = self._watch(first, module, own)

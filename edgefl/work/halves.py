@@ -43,6 +43,11 @@ def halves(work: Described) -> tuple[Described, Described]:
     return _half(work, "first", FIRST), _half(work, "last", LAST)
 
 
+def client_part(work: Described) -> Described:
+    """What a client computes of a work: its half, if the work is split."""
+    return halves(work)[0] if work.split else work
+
+
 def _half(work: Described, half: Half, wrapper: str) -> Described:
     def own(payloads: Sequence[Payload]) -> tuple[Payload, ...]:
         return tuple(payload for payload in payloads if payload.travels is (half == "first"))
@@ -253,8 +258,8 @@ def run_halves(
     parts = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
     assert lockstep.result is not None
     server = collect_update(lockstep.result, inputs, buffer=parts.get(last.up[0].name))
-    payloads = {**update.payloads, **server.payloads}
-    return replace(update, work=work, payloads=payloads, exchanged=lockstep.exchanged)
+    payloads, metrics = {**update.payloads, **server.payloads}, {**update.metrics, **server.metrics}
+    return replace(update, work=work, payloads=payloads, metrics=metrics, exchanged=lockstep.exchanged)
 
 
 def _of_half(inputs: Mapping[str, Tensor], half: Work) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,18 @@ def test_profile_and_run_agree(tiny: Tiny) -> None:
     for name in ("peak_memory_bytes", "forward_flops", "upload_bytes", "serialised_download_bytes", "exchange"):
         assert row[name] == getattr(total[name], "to_data", lambda name=name: total[name])(), name
     assert row["measured_peak_memory_bytes"] == row["peak_memory_bytes"]
+
+
+def test_figures_and_measurements_are_of_the_clients_half(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = split(tiny)
+    found = edgefl.profile(scenario, timeline=tmp_path / "peak.html")
+    assert found["timeline"]["peak_memory_bytes"] == found["rows"][0]["live_memory_bytes"]
+    noted = edgefl.run(split(tiny, 1, training={**TRAINING, "note_gradients": True})).records("clients")[0]
+    assert set(noted["metrics"]) == {f"gradient[image.blocks.{index}]" for index in range(3)}
+    path = tmp_path / "split.json"
+    path.write_text(json.dumps({"edgefl": 1, **scenario}))
+    with pytest.raises(EdgeflError, match="the server computes a part of it|ExecuTorch"):
+        edgefl.export(str(path), "executorch", tmp_path / "out")
 
 
 def test_budgets_count_what_is_exchanged(tiny: Tiny) -> None:

@@ -11,6 +11,7 @@ from edgefl.errors import ScenarioError
 from edgefl.planning.planner import Planner
 from edgefl.planning.subjects import shown_round, subjects
 from edgefl.work import Timeline
+from edgefl.work.halves import client_part
 
 
 def trace_peak(planner: Planner, rows: Sequence[ProfileRow], wanted: ProfileOptions) -> tuple[Timeline, PeakMoment]:
@@ -25,7 +26,7 @@ def trace_peak(planner: Planner, rows: Sequence[ProfileRow], wanted: ProfileOpti
     subject = next(each for each in shown if each.shown_variant == row.variant)
     source = setup.clients.client(subject.largest(setup))
     work, _ = planner.work(row.kind, shown_round(setup, stage, row.kind), stage, subject.variant)
-    drawn = timeline(work.limit_batches(source.size), source, planner.predictor.device)
+    drawn = timeline(client_part(work.limit_batches(source.size)), source, planner.predictor.device)
     peak = drawn.moments[drawn.peak]
     moment = PeakMoment(
         kind=row.kind,
