@@ -141,6 +141,7 @@ def test_every_field_is_in_the_key_of_a_form() -> None:
         "down": (replace(work.down[0], follows="trained"), *work.down[1:]),
         "up": (narrow, *work.up[1:]),
         "edits": (Edit("gate"),),
+        "split": {"image": 1},
         "optimizer": {**work.optimizer, "clip": 3.0},
         "precision": "bfloat16",
         "keep": ("x",),
