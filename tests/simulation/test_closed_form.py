@@ -88,10 +88,12 @@ def cases(draw: st.DrawFn) -> Case:
 
 def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
     # the watts and the exchanges of edgefl.cost.phases.NUMBERS
-    idle, receiving, sending, most, busy, _, _, down, up, served = flights.numbers.T[8:]
+    cool, after, share, idle, receiving, sending, most, busy, _, _, down, up, served = flights.numbers.T[5:]
     down, up = down * flights.factors[0], up * flights.factors[2]
-    whole = flights.phases.compute_seconds
-    own = np.maximum(whole - down - up - served, 0)
+    own = cool * flights.factors[1] * flights.failures.slow
+    if flights.throttling:
+        own = np.minimum(own, after) + np.maximum(own - after, 0) / share
+    whole = own + down + up + served
     power = own * (most - idle) * busy + down * receiving + up * sending
     computing = idle + np.divide(power, whole, out=np.zeros_like(whole), where=whole > 0)
     return (
