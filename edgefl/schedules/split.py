@@ -46,9 +46,10 @@ class Split(Schedule):
         after = {t: given if isinstance(given, int) else given.get(t, 1) for t in blocks}
         for tower, count in blocks.items():
             if after[tower] >= count:
+                allowed = "1" if count == 2 else f"1 to {count - 1}"
                 raise MethodError(
                     f"after: {after[tower]} of the {count} blocks of the {tower} tower leave the server nothing; "
-                    + (f"allowed: 1 to {count - 1}, or schedule: end-to-end" if count > 1 else "it can't be split")
+                    + ("it can't be split" if count == 1 else f"allowed: {allowed}, or schedule: end-to-end")
                 )
         super().__init__((Halved(1, dict(blocks), dict.fromkeys(blocks, 0), PARTS, options.rounds or 10, after=after),))
 
