@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from functools import partial, wraps
+from typing import Any, ParamSpec, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -46,29 +46,7 @@ def distinct(work: Description) -> list[Pass]:
 
 Execution = Generator[None, None, tuple[Context, Tensor, int]]
 """A work that is being executed: it stops after each batch."""
-
-
-def execute(
-    work: Work,
-    inputs: Mapping[str, Tensor],
-    source: Source,
-    *,
-    module: nn.Module,
-    device: torch.device,
-    seed: int,
-    meter: Meter | NoMeter = NO_METER,
-    kernels: str | None = None,
-    peer: Peer | None = None,
-) -> tuple[Context, Tensor, int]:
-    """Run every pass of ``work`` on ``module``, as ``execute_by_batch`` does, to the end."""
-    running = execute_by_batch(
-        work, inputs, source, module=module, device=device, seed=seed, meter=meter, kernels=kernels, peer=peer
-    )
-    while True:
-        try:
-            next(running)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+Given = ParamSpec("Given")
 
 
 def execute_by_batch(
@@ -136,6 +114,23 @@ def execute_by_batch(
             ctx.optimizer, ctx.reference = None, {}
     _check_sent(ctx)
     return ctx, total, steps
+
+
+def _run_to_end(begin: Callable[Given, Execution]) -> Callable[Given, tuple[Context, Tensor, int]]:
+    @wraps(begin)
+    def run_to_end(*given: Given.args, **more: Given.kwargs) -> tuple[Context, Tensor, int]:
+        running = begin(*given, **more)
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    return run_to_end
+
+
+execute = _run_to_end(execute_by_batch)
+"""``execute_by_batch`` without its stops: runs every pass, and returns the same."""
 
 
 def _load(tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
