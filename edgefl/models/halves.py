@@ -43,6 +43,7 @@ def _tensors_beside(module: nn.Module, cut: Mapping[str, int]) -> set[int]:
     for tower in cut:
         own: Any = module.get_submodule(tower)
         if hasattr(own.embedding, "get_input_embeddings"):
+            # by identity: the module holds them
             kept |= {id(each) for each in own.embedding.parameters()}
             kept -= {id(each) for each in own.embedding.get_input_embeddings().parameters()}
     return kept | shared_rows(module, cut)

@@ -136,7 +136,7 @@ class ExchangedRecord(Record):
     """What a client really exchanged while it trained: counted tensor by tensor."""
 
     trips: Annotated[int, Unit("exchanges")]
-    """Exchanges"""
+    """How often tensors went up and came down"""
     download_bytes: int
     """Bytes that came down, as safetensors"""
     upload_bytes: int

@@ -232,7 +232,7 @@ class BatchExchange:
     tokens: Mapping[str, TensorSpec]
     """A sample's tokens at the cut, by modality: ``[tokens, width]``."""
     loss: TensorSpec = TensorSpec(())
-    """The loss of a batch."""
+    """The loss of a batch, a scalar in the dtype of losses."""
 
     def up(self, batch: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
         """The tensors that go up for a batch with these fields."""
