@@ -262,11 +262,19 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitCh
     if name in ("end-to-end", "split"):  # the same updates, of which the server computes a part
         given = getattr(options, "after", blocks)
         most = given if isinstance(given, int) else min(given.values())
-        for after in dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < most):
-            value = {"name": "split", "after": after, "rounds": rounds}
+        for value in splits_of(scenario, rounds):
+            if (after := value["after"]) >= most:
+                continue
             what = f"split after {after} block{'s' if after > 1 else ''}"
             steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": value}, "split"))
     return tuple(steps)
+
+
+def splits_of(scenario: Scenario, rounds: int) -> list[dict[str, Any]]:
+    """Split training after half and a quarter of the blocks and after the first, with fewer at each client."""
+    blocks = min(scenario.model.blocks.values(), default=1)
+    cuts = dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < blocks)
+    return [{"name": "split", "after": after, "rounds": rounds} for after in cuts]
 
 
 def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[FitChange, ...]:
