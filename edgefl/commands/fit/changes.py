@@ -262,11 +262,10 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitCh
     if name in ("end-to-end", "split"):  # the same updates, of which the server computes a part
         given = getattr(options, "after", blocks)
         most = given if isinstance(given, int) else min(given.values())
-        for value in splits_of(scenario, rounds):
-            if (after := value["after"]) >= most:
-                continue
-            what = f"split after {after} block{'s' if after > 1 else ''}"
-            steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": value}, "split"))
+        for cut in splits_of(scenario, rounds):
+            if (after := cut["after"]) < most:
+                what = f"split after {after} block{'s' if after > 1 else ''}"
+                steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": cut}, "split"))
     return tuple(steps)
 
 

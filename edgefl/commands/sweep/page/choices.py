@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -15,11 +15,11 @@ from edgefl.setup.compose import compose
 from edgefl.yaml_lines import flow
 
 MOST_ON_PAGE = 1000
-"""Cells of a page. A choice: at the rate of the 54 below, a thousand take forty minutes on two cores."""
+"""Cells of a page. A choice: at the rate of the 108 below, a thousand take 47 minutes on two cores."""
 MOST_PROPOSED = 108
 """Cells of a page whose choices nobody named: 6 schedules, 3 batches, 3 ranks and 2 precisions.
 
-Of ``finetune/qwen2.5-0.5b`` 54 take two minutes on two cores (docs/guides/sliders.md).
+Of ``finetune/qwen2.5-0.5b`` under LoRA they take five minutes on two cores.
 """
 MOST_STAGES = 4
 """Stages of the schedules that are proposed: each takes predictions. A choice, not measured."""
@@ -27,12 +27,17 @@ LINKS = ("wifi-5", "lte")
 """Links that a page of split training offers beside the scenario's: waits of 12 and 50 ms, of which a batch has two."""
 
 
-def propose_axes(scenario: Scenario) -> list[str]:
-    """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares."""
+def propose_axes(scenario: Scenario, link: str | None = None) -> list[str]:
+    """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares.
+
+    A ``link`` that devices are given leaves no choice of links.
+    """
     compared = scenario.axes()
     cells, axes = prod(len(axis.values) for axis in compared), list[str]()
     for path, values in _axes(scenario):
-        if any(_within(key_path(path), of) for axis in compared for of in axis.paths):
+        if (link and path == "fleet.links") or any(
+            _within(key_path(path), of) for axis in compared for of in axis.paths
+        ):
             continue
         values = [value for value in values if value is values[0] or _loads(scenario, path, value)]
         if len(values) > 1 and cells * len(values) <= MOST_PROPOSED:
@@ -82,7 +87,7 @@ def _schedules(scenario: Scenario) -> list[dict[str, Any]]:
     return [*others, *splits] if "split" in found and _composes({**plain, "schedule": splits[0]}) else others
 
 
-def _composes(data: Mapping[str, Any]) -> bool:
+def _composes(data: dict[str, Any]) -> bool:
     """Whether a scenario can be run."""
     try:
         compose(load(data), trains=False)

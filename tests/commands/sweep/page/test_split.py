@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import gt
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import yaml
-from sweeps import fleet_page
+from sweeps import devices_page, fleet_page
 
 import edgefl
 from edgefl.commands.sweep.page.choices import propose_axes
@@ -57,6 +58,7 @@ def test_its_choices_are_the_whole_model_cuts_and_links(tiny: Tiny) -> None:
     axes = proposed(split(tiny))
     assert axes["schedule"] == [{"name": "split", "after": 1, "rounds": 2}, {"name": "end-to-end", "rounds": 2}]
     assert axes["fleet.links"] == [{"wifi-5": 2, "lte": 2}, {"wifi-5": 1.0}, {"lte": 1.0}]
+    assert not [axis for axis in propose_axes(load(split(tiny)), "lte") if axis.startswith("fleet.links")]
     deeper = split(tiny)
     deeper["model"]["image"]["blocks"] = 8
     assert [each.get("after") for each in proposed(deeper)["schedule"]] == [1, None, 4, 2]
@@ -65,6 +67,12 @@ def test_its_choices_are_the_whole_model_cuts_and_links(tiny: Tiny) -> None:
     assert [each.get("after") for each in whole["schedule"] if each["name"] == "split"] == [4, 2, 1]
     assert "fleet.links" not in whole  # without split training, a link changes each schedule's bits alone
     assert all(each["name"] != "split" for each in proposed({**deeper, "method": "fedprox"})["schedule"])
+
+
+def test_its_devices_are_priced_over_the_link_that_is_chosen(tiny: Tiny) -> None:
+    record = devices_page(split(tiny), ["fleet.links=lte,wifi-5"])
+    slow, fast = ([each.virtual_seconds for each in cell.answers if each] for cell in record.cells)
+    assert record.link == "lte or wifi-5" and len(slow) == len(fast) and all(map(gt, slow, fast))
 
 
 def test_its_costs_are_those_of_profile_and_of_a_sum_by_hand(tiny: Tiny, browser: Any, tmp_path: Path) -> None:
@@ -86,11 +94,12 @@ def test_its_costs_are_those_of_profile_and_of_a_sum_by_hand(tiny: Tiny, browser
     for cell, each in zip(record.cells, told, strict=True):
         schedule = cell.at[0]
         answer = edgefl.profile(split(tiny), each["changes"], clients=True)
+        clients = list(answer.clients or ())
         wired = told[schedule * len(LINKS)]["clients"]
         trips = 0 if schedule == WHOLE else SAMPLES // BATCH
         moved = (answer.rows[0].serialised_download_bytes, answer.rows[0].serialised_upload_bytes)
-        links |= {client.link for client in answer.clients}
-        for client, same, over_wire in zip(each["clients"], answer.clients, wired, strict=True):
+        links |= {client.link for client in clients}
+        for client, same, over_wire in zip(each["clients"], clients, wired, strict=True):
             assert client["memory"] == same.peak_memory_bytes
             down, computing, up = client["phases"]
             assert client["seconds"] == same.virtual_seconds == (down + computing) + up
