@@ -405,7 +405,8 @@ def _exchange_note(row: ProfileRow) -> str:
     return (
         f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
         f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
-        f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}"
+        f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}, so that "
+        f"{int(row.compute_seconds / exchange.server_seconds):,} such clients keep it busy"
     )
 
 
