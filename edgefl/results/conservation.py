@@ -114,7 +114,7 @@ RULES = {
     "counts": "outcomes count the clients' records; every flight has landed or is under way",
     "round sums": "a round's bytes, FLOPs and joules are its clients' and a stage's last delivery",
     "server link": "the server's line carried no more than its rate times the time",
-    "server device": "the server computed its halves of a split model for no longer than time passed",
+    "server time": "the server computed its halves of a split model for no longer than time passed",
     "relays": "relays download at least the largest of their clients' downloads and at most all of them; one that is "
     "lost loses every update of its clients; the last sum arrives after the last client",
     "totals": "the result's totals are the sums of its rounds",
@@ -500,7 +500,7 @@ class Ledger:
             spent, passed = fsum(seconds for _, seconds in served), ended - began
             offence = {"round": served[0][0].round, "server's seconds": spent, "seconds": passed}
             within = spent <= passed * (1 + CLOSE) + CLOSE * ended
-            self.checks["server device"].count(None if within else offence, where)
+            self.checks["server time"].count(None if within else offence, where)
 
 
 def _same(a: float, b: float) -> bool:

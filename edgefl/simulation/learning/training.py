@@ -242,7 +242,8 @@ class Training(Learning):
                 future.cancel()
                 self._leave_window(future)
             return None
-        update = self._wait_for(future or self._submit(started))
+        future = future or self._submit(started)
+        update = self._wait_for(future)
         started.future = None  # the update may be large
         self._leave_window(future)
         if not arrived:
