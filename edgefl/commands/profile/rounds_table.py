@@ -406,7 +406,7 @@ def _exchange_note(row: ProfileRow) -> str:
         f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
         f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
         f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}, "
-        f"{exchange.server_seconds / row.compute_seconds:.1%} of the client's time of computing"
+        f"{100 * exchange.server_seconds / row.compute_seconds:.1f} % of the client's time of computing"
     )
 
 
