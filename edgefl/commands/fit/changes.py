@@ -270,10 +270,12 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitCh
 
 
 def splits_of(scenario: Scenario, rounds: int) -> list[dict[str, Any]]:
-    """Split training after half and a quarter of the blocks and after the first, with fewer at each client."""
+    """Split training after half and a quarter of the blocks and after the first, with the scenario's halves, if any."""
+    options: Any = scenario.schedule_options
+    halves = {"server": options.server} if scenario.schedule_name == "split" else {}
     blocks = min(scenario.model.blocks.values(), default=1)
     cuts = dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < blocks)
-    return [{"name": "split", "after": after, "rounds": rounds} for after in cuts]
+    return [{"name": "split", "after": after, **halves, "rounds": rounds} for after in cuts]
 
 
 def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[FitChange, ...]:

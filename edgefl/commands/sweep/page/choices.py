@@ -77,8 +77,8 @@ def _schedules(scenario: Scenario) -> list[dict[str, Any]]:
     rounds = setup.schedule.rounds
     splits = splits_of(scenario, rounds)
     if scenario.schedule_name == "split":
-        own = {"name": "split", "after": scenario.schedule_options.after, "rounds": rounds}
-        return [{"name": "end-to-end", "rounds": rounds}, *(value for value in splits if value != own)]
+        after = scenario.schedule_options.after
+        return [{"name": "end-to-end", "rounds": rounds}, *(value for value in splits if value["after"] != after)]
     for step in schedules_of(load(plain), setup, growing=True):
         value: Any = step.sets["schedule"]
         if value["name"] != scenario.schedule_name and value.get("stages", 0) <= MOST_STAGES:

@@ -56,7 +56,8 @@ def proposed(scenario: dict[str, Any]) -> dict[str, list[Any]]:
 
 def test_its_choices_are_the_whole_model_cuts_and_links(tiny: Tiny) -> None:
     axes = proposed(split(tiny))
-    assert axes["schedule"] == [{"name": "split", "after": 1, "rounds": 2}, {"name": "end-to-end", "rounds": 2}]
+    own = {"name": "split", "after": 1, "server": "per-client", "rounds": 2}
+    assert axes["schedule"] == [own, {"name": "end-to-end", "rounds": 2}]
     assert axes["fleet.links"] == [{"wifi-5": 2, "lte": 2}, {"wifi-5": 1.0}, {"lte": 1.0}]
     assert not [axis for axis in propose_axes(load(split(tiny)), "lte") if axis.startswith("fleet.links")]
     deeper = split(tiny)
