@@ -38,7 +38,8 @@ TEXTS = {"source": "declared", "clients": {"text": 2}, "samples": 40, "shapes": 
 THREE = {"source": "declared", "clients": {"image": 2, "text": 2, "image-text": 1}, "samples": 40, "shapes": SHAPES}
 
 
-REFUSED = ("optimizer mezo", "step_in_backward frees", "optimizer adamw-8bit has no step in precision float16")
+REFUSED = ("optimizer mezo", "step_in_backward frees", "optimizer adamw-8bit has no step in precision float16",
+           "split: the server answers", "split: a scaled loss")  # fmt: skip
 """What errors say of changes that can't go together."""
 
 
@@ -278,12 +279,13 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     def pricer() -> Pricer:
         return Pricer(question, axes, "text", 0, lambda *_: None)
 
-    exact = pricer()
-    true = {
-        (levels, span.first): exact.cost(levels, span, span.stages[0])
-        for levels in cells
-        for span in exact.spans(levels)
-    }
+    exact, true = pricer(), dict[tuple[Levels, int], Costs]()
+    for levels in cells:
+        try:
+            true |= {(levels, span.first): exact.cost(levels, span, span.stages[0]) for span in exact.spans(levels)}
+        except EdgeflError as error:  # of a schedule that can't be composed with the other changes
+            assert any(text in str(error) for text in REFUSED)
+    cells = [levels for levels in cells if any(levels == known for known, _ in true)]
     bounded = 0
     for known in cells[::9]:
         some = pricer()
