@@ -49,6 +49,7 @@ from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.gradient_trainer import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.private import private_fault
 from edgefl.work.steps import says
 from edgefl.work.sums import is_averaged
 from edgefl.work.tasks import facts_for, like
@@ -318,6 +319,10 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         _check_chunks(scenario, setting, works)
     if scenario.training.note_gradients:
         _check_noted(scenario, setting)
+    if scenario.training.private is not None:
+        faults = map(private_fault, works) if works else ["no client trains in the first round: take method: fedavg"]
+        if fault := next(filter(None, faults), ""):
+            raise scenario.error(("training", "private"), fault)
     return method
 
 

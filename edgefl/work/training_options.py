@@ -85,6 +85,30 @@ class OwnTraining(Fields):
     )
 
 
+class PrivateOptions(Fields):
+    """DP-SGD (Abadi et al. 2016): what one sample can change is bounded by a clip, and hidden by noise."""
+
+    clip: PositiveFloat | None = Field(
+        None, description="largest L2 norm of a sample's gradient, over all parameters that train"
+    )
+    noise: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="deviation of the normal noise on a batch's sum, over clip; 0: none"
+    )
+    micro_batch: PositiveInt | None = Field(
+        None,
+        description="samples whose gradients are in memory at a time: the same updates in less memory and more time; "
+        "1 differentiates one sample after the other; null: the whole batch",
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> PrivateOptions:
+        if self.clip is None:
+            raise ValueError(
+                "noise hides a sample only where its gradient is bounded: set clip, the largest norm, such as 1.0"
+            )
+        return self
+
+
 _Epochs = PositiveInt | Annotated[PositiveFloat, Field(allow_inf_nan=False)]  # whole numbers stay whole in files
 
 
@@ -190,6 +214,11 @@ class TrainingOptions(Fields):
         "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
+    private: PrivateOptions | None = Field(
+        None,
+        description="DP-SGD at the clients: {clip: 1.0, noise: 1.1, micro_batch: 4}; each batch has noise of its own, "
+        "also under accumulation; null: none",
+    )
     checkpointing: bool | Annotated[str, BeforeValidator(_check_blocks), Field(pattern=_BLOCKS)] = Field(
         False,
         description="recompute each block in the backward pass: less memory, more FLOPs; 10 blocks: the first 10 of "
@@ -247,6 +276,7 @@ class TrainingOptions(Fields):
         self._check_gradients()
         self._check_single_steps()
         self._check_decay()
+        self._check_private()
 
     def _check_precision(self) -> None:
         if self.precision == "float64" and self.optimizer == "mezo":
@@ -294,6 +324,24 @@ class TrainingOptions(Fields):
                 f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
             )
+
+    def _check_private(self) -> None:
+        if self.private is None:
+            return
+        wrong = {
+            "optimizer: mezo": (self.optimizer == "mezo", "has no gradients that could be clipped: take sgd or adamw"),
+            "step_in_backward": (self.step_in_backward, "frees a gradient before the norm of all is known: leave it "
+                                 "out, and lower private.micro_batch"),
+            "precision: float16": (self.precision == "float16", "scales the loss after its samples are differentiated, "
+                                   "when small gradients are 0 already: write bfloat16"),
+        }  # fmt: skip
+        single = {"checkpointing": bool(self.checkpointing), "loss_chunk": self.loss_chunk is not None}
+        if self.private.micro_batch != 1:
+            why = "can't be differentiated for several samples at once by torch.func: set private.micro_batch: 1"
+            wrong |= {name: (given, why) for name, given in single.items()}
+        for name, (given, why) in wrong.items():
+            if given:
+                raise ValueError(f"private: {name} {why}")
 
     def _check_decay(self) -> None:
         if self.lr_decay_per == "round":

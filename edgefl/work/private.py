@@ -1,0 +1,208 @@
+"""DP-SGD at the client (Abadi et al. 2016, algorithm 1): gradients of single samples are clipped, summed and noised.
+
+    g = (sum_i g_i min(1, C / ||g_i||) + N(0, (z C)^2)) / B
+
+C is the clip, z the noise, and B the samples that a batch has, or has on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from edgefl import models, registry
+from edgefl.errors import MethodError
+from edgefl.work.description import Pass, StepArgs, Work
+from edgefl.work.step_faults import describe_step
+from edgefl.work.steps import Context, Wrapper, says
+from edgefl.work.training_options import PrivateOptions
+
+PRIVATE = "private"
+"""The registered name of the wrapper."""
+CLIP, NOISE = "private_clip", "private_noise"
+"""Scalars of a private work: the largest norm of a sample's gradient, and the noise's deviation over it."""
+SMALL = 1e-6
+"""Added to the norm of a sample's gradient, which may be 0, as opacus does."""
+
+Gradients = dict[str, Tensor]
+"""Gradients of some samples ``[samples, ...]``, by parameter."""
+
+
+class PrivateArgs(StepArgs, total=False):
+    """Arguments of ``PrivateGradients``."""
+
+    micro_batch: int
+
+
+def with_private_gradients(work: Work, options: PrivateOptions) -> Work:
+    """The work with private gradients in its passes that train on the client's own samples."""
+    args: dict[str, Any] = {} if options.micro_batch is None else {"micro_batch": options.micro_batch}
+    # epochs repeat the same objects, which the work holds: each is changed once
+    changed = {id(p): p for p in work.passes}
+    for key, p in changed.items():
+        if p.train and p.data == "private":
+            changed[key] = replace(p, around=(*p.around, PRIVATE), args=cast(StepArgs, {**p.args, **args}))
+    passes = tuple(changed[id(p)] for p in work.passes)
+    return replace(work, passes=passes, scalars={**work.scalars, CLIP: options.clip, NOISE: options.noise})
+
+
+def private_fault(work: Work) -> str:
+    """Why a private work can't be trained, or would tell more than its gradients, with a remedy; "" if there is none.
+
+    Raises what the model's code raises.
+    """
+    own, other = [p for p in work.passes if p.data == "private"], "take another method, such as fedavg"
+    if not any(p.train for p in own):
+        return f"{work.kind} clients train on no samples of their own: {other}"
+    for p in own:
+        if not p.train:
+            return f"{describe_step(p)} tells about samples without noise: {other}"
+        for name in p.steps:
+            if not says(registry.get("step", name), "averages_samples"):
+                return (
+                    f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is a "
+                    "mean over samples, each seen alone (averages_samples): take the task classify or next-token, and "
+                    "a method that trains by these alone, such as fedavg"
+                )
+    module, trains = models.blueprint(work.model), set(work.trainable)
+    for name, part in module.named_modules():
+        called = f"{name}, a {type(part).__name__},"
+        if isinstance(part, _NormBase) and (isinstance(part, _BatchNorm) or part.track_running_stats):
+            return f"{called} mixes the samples of a batch: take a model with LayerNorm or GroupNorm"
+        if isinstance(part, nn.GRU | nn.RNN) and any(cast(PrivateArgs, p.args).get("micro_batch") != 1 for p in own):
+            return f"torch.func can't compute {called} for several samples at once: set training.private.micro_batch: 1"
+    for name, parameter in module.named_parameters():
+        if name in trains and parameter.dtype in (torch.bfloat16, torch.float16):
+            return f"{name} trains in half precision, which rounds noise away: write float32 for its dtype"
+    return ""
+
+
+class PrivateGradients(Wrapper):
+    """A wrapper: the loss of the step inside, whose gradients are DP-SGD's.
+
+    ``args.micro_batch`` samples are differentiated at a time, all of a batch without it; a single one without vmap, by
+    the usual backward pass.  Every parameter that trains gets noise, also one that no sample of the batch reads.
+    """
+
+    averages_samples = True
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """Mean over the batch's samples."""
+        clip, noise = (float(ctx.work.number(name)) for name in (CLIP, NOISE))
+        size = cast(PrivateArgs, pass_.args).get("micro_batch") or pass_.batch
+        losses, sums = [], dict[str, Tensor]()
+        of_one = _in_precision_of_caller(self._loss_of, ctx.device)
+        with torch.autocast(ctx.device.type, enabled=False):  # clipping, noise and the backward pass aren't in half
+            for at in range(0, pass_.batch, size):
+                samples = {name: field[at : at + size] for name, field in batch.items()}
+                differentiate = _by_backward if size == 1 else _by_vmap
+                gradients, of_each = differentiate(of_one, ctx, samples, pattern, pass_)
+                losses.append(of_each)
+                _add_clipped(sums, gradients, clip)
+            for total in sums.values():
+                if noise:
+                    total.add_(torch.randn_like(total), alpha=noise * clip)
+                total.div_(pass_.batch)
+            loss = torch.cat(losses).mean()
+            return _GivenGradients.apply(loss, list(sums.values()), *ctx.trained.values())  # type: ignore[no-any-return, no-untyped-call]
+
+    def _loss_of(self, ctx: Context, sample: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        loss = self.step.loss(ctx, sample, pattern, pass_)
+        assert loss is not None
+        return loss
+
+
+LossOf = Callable[[Context, Mapping[str, Tensor], str, Pass], Tensor]
+
+
+def _in_precision_of_caller(loss_of: LossOf, device: torch.device) -> LossOf:
+    """The loss under the autocast that is on now."""
+    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+
+    def loss_in_precision(*given: Any) -> Tensor:
+        # a cache would hold tensors of vmap beyond it
+        with torch.autocast(device.type, dtype, enabled=enabled, cache_enabled=False):
+            return loss_of(*given)
+
+    return loss_in_precision
+
+
+def _by_backward(
+    loss_of: LossOf, ctx: Context, samples: Mapping[str, Tensor], pattern: str, pass_: Pass
+) -> tuple[Gradients, Tensor]:
+    """The gradients of a single sample, and its loss ``[1]``."""
+    loss = loss_of(ctx, samples, pattern, pass_)
+    found = torch.autograd.grad(loss, list(ctx.trained.values()), allow_unused=True, materialize_grads=True)
+    return {name: each[None] for name, each in zip(ctx.trained, found, strict=True)}, loss.detach()[None]
+
+
+class _Stepped(nn.Module):
+    """A step's loss as a module, which torch can call with other tensors in place of the model's parameters."""
+
+    def __init__(self, model: nn.Module, loss_of: Callable[[], Tensor]):
+        super().__init__()
+        self.model, self.loss_of = model, loss_of
+
+    def forward(self) -> Tensor:
+        """The loss."""
+        return self.loss_of()
+
+
+def _by_vmap(
+    loss_of: LossOf, ctx: Context, samples: Mapping[str, Tensor], pattern: str, pass_: Pass
+) -> tuple[Gradients, Tensor]:
+    """The gradients of samples, all at once, and their losses ``[samples]``.
+
+    Raises MethodError if torch can't differentiate the step for all of them at once.
+    """
+
+    def of_sample(parameters: Mapping[str, Tensor], sample: Mapping[str, Tensor]) -> Tensor:
+        own, alone = replace(ctx, trained=parameters), {name: field[None] for name, field in sample.items()}
+        stepped = _Stepped(ctx.model, lambda: loss_of(own, alone, pattern, pass_))
+        placed = {f"model.{name}": value for name, value in parameters.items()}
+        loss: Tensor = functional_call(stepped, placed, ())
+        return loss
+
+    trained = {name: parameter.detach() for name, parameter in ctx.trained.items()}
+    try:
+        return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(trained, samples)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        if not any(word in said for word in ("vmap", "functorch", "torch.func", "transform")):
+            raise
+        raise MethodError(
+            f"a work of kind {ctx.work.kind!r} can't differentiate several samples at once ({said:.120}): set "
+            "training.private.micro_batch: 1"
+        ) from error
+
+
+def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float) -> None:
+    """Add samples' gradients, each clipped to the norm ``clip`` over all parameters, to the sums; empties them."""
+    norms = [torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients.values()]
+    factor = (clip / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + SMALL)).clamp(max=1.0)
+    for name in list(gradients):
+        of_samples = gradients.pop(name)  # freed when it is added
+        added = (factor @ of_samples.reshape(len(factor), -1)).view(of_samples.shape[1:])
+        sums[name] = sums[name].add_(added) if name in sums else added
+
+
+class _GivenGradients(torch.autograd.Function):
+    """A loss with the gradients of parameters given, which the backward pass scales."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:
+        """``gradients`` are as many as parameters."""
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients, times the factor that came in."""
+        gradients, ctx.gradients = ctx.gradients, None  # the graph may outlive the update
+        return None, None, *(each.mul_(factors[0]) for each in gradients)
