@@ -66,8 +66,8 @@ def private_fault(work: Work) -> str:
         for name in p.steps:
             if not says(registry.get("step", name), "averages_samples"):
                 return (
-                    f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is a "
-                    "mean over samples, each seen alone (averages_samples): take the task classify or next-token, and "
+                    f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is "
+                    "a mean over samples, each seen alone (averages_samples): take the task classify or next-token, and "
                     "a method that trains by these alone, such as fedavg"
                 )
     module, trains = models.blueprint(work.model), set(work.trainable)
@@ -170,6 +170,8 @@ def _by_vmap(
         return loss
 
     trained = {name: parameter.detach() for name, parameter in ctx.trained.items()}
+    # torch warns of operators that it computes sample after sample, such as a CPU's attention
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
     try:
         return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(trained, samples)  # type: ignore[no-any-return]
     except RuntimeError as error:
@@ -180,6 +182,8 @@ def _by_vmap(
             f"a work of kind {ctx.work.kind!r} can't differentiate several samples at once ({said:.120}): set "
             "training.private.micro_batch: 1"
         ) from error
+    finally:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
 
 
 def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float) -> None:
