@@ -16,6 +16,7 @@ from edgefl.devices import Fleet
 from edgefl.devices.caps import CAPPED
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.privacy import PrivacyOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.schedules import Schedule, Stage
@@ -73,6 +74,7 @@ class Setup:
     measure: str = "first"
     payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
     stop: StopOptions = field(default_factory=lambda: StopOptions.model_validate({}))
+    privacy: PrivacyOptions = field(default_factory=lambda: PrivacyOptions.model_validate({}))
 
     @cached_property
     def shortest(self) -> Setup | None:

@@ -43,6 +43,7 @@ from edgefl.scenario.scenario import read_document
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.setup.host_need import check_host, tell_time
+from edgefl.setup.private_rounds import check_first_round, private_faults
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
@@ -146,7 +147,7 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
         with collecting(errors):
             check(scenario, method)
     raise_all(errors)
-    return Setup(
+    setup = Setup(
         scenario.seed,
         method,
         schedule,
@@ -157,7 +158,12 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
         scenario.training.measure,
         scenario.payload,
         scenario.stop,
+        scenario.privacy,
     )
+    raise_all([scenario.error(*fault) for fault in private_faults(scenario, setup, _first_works(method))])
+    with errors_at(scenario, "privacy"):
+        check_first_round(scenario, setup)
+    return setup
 
 
 def check_sections(scenarios: Sequence[Scenario]) -> None:

@@ -103,6 +103,11 @@ class RoundServer:
 
     # clients are sent off ---------------------------------------------------------------------------------------------
 
+    @property
+    def quorum(self) -> int:
+        """Updates that the round needs: none with noise, because a round that is left out would tell who was drawn."""
+        return self.options.quorum if self.run.parts.account is None else 0
+
     def cohort(self) -> int:
         """Number of clients in a cohort, without over-selection."""
         return self._size
@@ -211,7 +216,8 @@ class RoundServer:
         kept: Booleans | bool = True
         if relayed is not None:
             flights, kept = replace(flights, begins=relayed.begins), relayed.alive_mask
-        wanted, over = parts.policy.updates_needed(self.cohort(), len(clients)), parts.policy.over(self.now)
+        places = len(clients) if parts.selection.sampling == "poisson" else self.cohort()
+        wanted, over = parts.policy.updates_needed(places, len(clients)), parts.policy.over(self.now)
         plans, go = list(flights.plans), (flights.ends.outcome == FINISHED) & kept
         if closed_form := parts.flown is None and run.air is None:
             landed = land_flights(flights, over, wanted)
@@ -245,7 +251,8 @@ class RoundServer:
 
     def aggregate(self, updates: Sequence[Arrival], *, at_once: bool = False) -> None:
         """Aggregate these updates, each once; of a cohort all.  The round drops the others at its end."""
-        self._rules.aggregates(updates)
+        if updates or self.quorum:
+            self._rules.aggregates(updates)
         self.run.aggregate(updates, self.stage, at_once=at_once)
 
     def empty_outcome(self) -> str:

@@ -58,6 +58,11 @@ class AggregationOptions(Fields):
     clip: PositiveFloat | None = Field(
         None, description="largest L2 norm of a client's whole update; a longer one is scaled down; null: no clipping"
     )
+    noise: PositiveFloat | None = Field(
+        None,
+        description="central differential privacy: the deviation of the Gaussian noise on each sum of clipped updates, "
+        "as a multiple of clip; null: none, or with privacy.epsilon what keeps to it over all rounds",
+    )
     non_finite: Literal["reject", "keep"] = Field(
         "reject",
         description="what happens to an update with a NaN or an infinity: it is left out and the record names "
@@ -93,6 +98,10 @@ class AggregationOptions(Fields):
 
     @model_validator(mode="after")
     def _reject_unused_fields(self) -> AggregationOptions:
+        if self.noise is not None and self.clip is None:
+            raise ValueError(
+                "noise is a multiple of clip, without which one update may move the sum by any length: add clip"
+            )
         optimizers_of = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
         for name, optimizers in optimizers_of.items():
             if getattr(self, name) is not None and self.optimizer_name not in optimizers:

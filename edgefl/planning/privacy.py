@@ -1,0 +1,210 @@
+"""The scenario's ``privacy`` section, and the account of what rounds with noise spend."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from edgefl.errors import MethodError, install_hint
+from edgefl.registry.part_fields import Fields
+
+LEAST_NOISE, MOST_NOISE = 0.1, 1e4
+"""Noise that is searched for a target, and the least that ``pld`` counts.  Below 0.1 a round of all clients spends an
+epsilon above 80, which promises nothing, and the distribution of the loss takes gigabytes; above 10,000 nothing is
+learnt."""
+TOLERANCE = 1e-3
+"""Noise that is found is at most so much above the least that keeps to the target, and rounded up to as many places."""
+
+
+class PrivacyOptions(Fields):
+    """``privacy: {delta: 1e-6, epsilon: 8}``: how the privacy of clients is counted."""
+
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="chance with which epsilon may not hold, below one in the number of clients"
+    )
+    epsilon: PositiveFloat | None = Field(
+        None,
+        description="what all rounds may spend: the run ends before the round that would pass it; null: no limit",
+    )
+    accountant: Literal["pld", "rdp"] = Field(
+        "pld",
+        description="how rounds are added up: by distributions of the privacy loss (pld, tight), or by Rényi "
+        "divergences (rdp, faster, and epsilon is larger)",
+    )
+
+    @model_validator(mode="after")
+    def _counts(self) -> PrivacyOptions:
+        if self.epsilon is not None and self.delta is None:
+            raise ValueError("epsilon holds but for a chance of delta: add delta, such as 1e-6")
+        return self
+
+
+Sampling = Literal["poisson", "without replacement"]
+"""How a round's clients are drawn."""
+
+
+class RoundDraw(NamedTuple):
+    """``places`` of a round for so many ``clients``: on average under Poisson sampling, else exactly."""
+
+    places: int
+    clients: int
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """What the rounds of a run spend, each of which draws clients as ``draws`` says (of kinds the likeliest draw).
+
+    Neighbours are federations that differ by one client: it is added or removed under Poisson sampling, where it moves
+    the sum by ``clip`` at most, and replaced where cohorts have a fixed size, where it moves it by twice as much.
+    """
+
+    options: PrivacyOptions
+    sampling: Sampling
+    draws: Sequence[RoundDraw]
+    given: float | None
+
+    NEIGHBOURS: ClassVar[dict[Sampling, str]] = {
+        "poisson": "one client added or removed", "without replacement": "one client replaced"
+    }  # fmt: skip
+
+    @property
+    def neighbours(self) -> str:
+        """By what neighbouring federations differ."""
+        return self.NEIGHBOURS[self.sampling]
+
+    def check(self) -> None:
+        """Raise MethodError without dp-accounting, and for a noise that is given as ``noise`` does."""
+        _library()
+        if self.given is not None:
+            _ = self.noise
+
+    @cached_property
+    def noise(self) -> float:
+        """The noise that is given, or the least that keeps all rounds within ``privacy.epsilon``.
+
+        Raises MethodError if none does, and for one that is given if it can't be counted or the first round passes it.
+        """
+        options, target, rounds = self.options, self.options.epsilon, len(self.draws)
+        if self.given is not None:
+            if options.accountant == "pld" and self.given < LEAST_NOISE:
+                raise MethodError(
+                    f"aggregation.noise: pld counts {LEAST_NOISE:g} or more: write privacy.accountant: rdp"
+                )
+            if target is not None and (first := self._epsilon(self.given, 1)) > target:
+                places, clients = self.draws[0]
+                raise MethodError(
+                    f"privacy.epsilon: round 1 alone spends {first:.4g} of {target:g}, with noise {self.given:g} and "
+                    f"{places} of {clients} clients: give more noise or epsilon or a smaller cohort, or leave out "
+                    "aggregation.noise, which is then found"
+                )
+            return self.given
+        assert target is not None
+        if self._epsilon(LEAST_NOISE, rounds) <= target:
+            return LEAST_NOISE
+        if self._epsilon(MOST_NOISE, rounds) > target:
+            raise MethodError(f"privacy.epsilon: no noise up to {MOST_NOISE:g} keeps {rounds} rounds within {target:g}")
+        library = _library()
+        with _quiet():
+            found = library.calibrate_dp_mechanism(
+                self._accountant, lambda noise: self._event(noise, rounds), target, options.delta,
+                library.LowerEndpointAndGuess(LEAST_NOISE, 1.0), tol=TOLERANCE,
+            )  # fmt: skip
+        return float(round(math.ceil(found / TOLERANCE) * TOLERANCE, 3))
+
+    def epsilon(self, rounds: int) -> float:
+        """Epsilon after so many rounds.  It is computed anew for each number, so that a resumed run gives the same."""
+        if rounds not in self._epsilons:
+            self._epsilons[rounds] = self._epsilon(self.noise, rounds)
+        return self._epsilons[rounds]
+
+    def ends_after(self, rounds: int) -> bool:
+        """Whether one more round would pass ``privacy.epsilon``."""
+        target = self.options.epsilon
+        return target is not None and rounds < len(self.draws) and self.epsilon(rounds + 1) > target
+
+    @cached_property
+    def _epsilons(self) -> dict[int, float]:
+        return {}
+
+    def _counts(self, rounds: int) -> list[tuple[RoundDraw, int]]:
+        """How often each draw is made in the first rounds."""
+        return sorted(Counter(draw for draw in self.draws[:rounds] if draw.places).items())
+
+    def _epsilon(self, noise: float, rounds: int) -> float:
+        counts = self._counts(rounds)
+        if not counts:
+            return 0.0
+        with _quiet():
+            if self.options.accountant == "rdp":
+                return float(self._accountant().compose(self._event(noise, rounds)).get_epsilon(self.options.delta))
+            losses = [_loss(noise, draw.places / draw.clients).self_compose(count) for draw, count in counts]
+            return float(reduce(lambda a, b: a.compose(b), losses).get_epsilon_for_delta(self.options.delta))
+
+    def _accountant(self) -> Any:
+        """An empty accountant of dp-accounting."""
+        library = _library()
+        relation = library.NeighboringRelation
+        if self.options.accountant == "pld":
+            return library.pld.PLDAccountant()
+        return library.rdp.RdpAccountant(
+            neighboring_relation=relation.ADD_OR_REMOVE_ONE if self.sampling == "poisson" else relation.REPLACE_ONE
+        )
+
+    def _event(self, noise: float, rounds: int) -> Any:
+        """The first rounds as an event of dp-accounting."""
+        library = _library()
+        if self.sampling == "poisson":
+            gaussian = library.GaussianDpEvent(noise)
+            events = [library.PoissonSampledDpEvent(d.places / d.clients, gaussian) for d, _ in self._counts(rounds)]
+        else:
+            gaussian = library.GaussianDpEvent(noise / 2)  # in units of the sum's sensitivity, which is twice the clip
+            events = [
+                library.SampledWithoutReplacementDpEvent(d.clients, d.places, gaussian) for d, _ in self._counts(rounds)
+            ]
+        counts = [count for _, count in self._counts(rounds)]
+        return library.ComposedDpEvent(
+            [library.SelfComposedDpEvent(event, count) for event, count in zip(events, counts, strict=True)]
+        )
+
+
+@lru_cache(64)
+def _loss(noise: float, rate: float) -> Any:
+    """The distribution of the privacy loss of a round under Poisson sampling, which takes half a second."""
+    _library()
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=rate)
+
+
+def _library() -> Any:
+    """``dp_accounting`` with its accountants.  Raises MethodError, with what installs it, if it is missing."""
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise MethodError(
+            "privacy: epsilon needs a package that isn't installed: pip install dp-accounting (or, "
+            f"{install_hint('privacy')})"
+        ) from error
+    return dp_accounting
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what dp-accounting logs of Rényi orders that it leaves out, which makes epsilon larger at most."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
