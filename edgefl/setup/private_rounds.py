@@ -61,8 +61,6 @@ def _faults_of_rounds(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
         yield ("round", "over_selection"), f"{why}: leave it out"
     if options.quorum > 1:
         yield ("round", "quorum"), "a round that is left out tells how many came: write quorum: 1"
-    if setup.method.has_other_draws:
-        yield ("method", "name"), f"{scenario.method_name} draws cohorts of its own: take one that doesn't, as fedavg"
     if fleet.relays is not None:
         yield ("fleet", "relays"), "a relay that fails takes the updates of other clients with it: leave it out"
     clocked = {
@@ -93,6 +91,8 @@ def _faults_of_sums(scenario: Scenario, setup: Setup, works: list[Work]) -> Iter
     elif setup.method.setting.averages_products:
         why = f"{scenario.schedule_name} multiplies the factors of each update, which have no common length"
         yield ("schedule",), f"{why}: take another schedule"
+    elif method.has_other_draws:
+        yield field, f"{name} draws cohorts of its own: take one that doesn't, such as fedavg"
     elif table is not None:
         why = f"{name} sends {table.removeprefix('table/')}, which isn't clipped with the model"
         yield field, f"{why}: take a method that averages models alone, such as fedavg"

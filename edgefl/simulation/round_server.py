@@ -106,7 +106,8 @@ class RoundServer:
     @property
     def quorum(self) -> int:
         """Updates that the round needs: none with noise, because a round that is left out would tell who was drawn."""
-        return self.options.quorum if self.run.parts.account is None else 0
+        account = self.run.parts.account
+        return 0 if account is not None and account.draws[self.round - 1].places else self.options.quorum
 
     def cohort(self) -> int:
         """Number of clients in a cohort, without over-selection."""
