@@ -35,14 +35,14 @@ Gradients = dict[str, Tensor]
 
 
 class PrivateArgs(StepArgs, total=False):
-    """Arguments of ``PrivateGradients``."""
+    """Arguments of ``PrivateGradients``: what ``PrivateOptions`` says of them."""
 
     micro_batch: int
 
 
 def with_private_gradients(work: Work, options: PrivateOptions) -> Work:
     """The work with private gradients in its passes that train on the client's own samples."""
-    args: dict[str, Any] = {} if options.micro_batch is None else {"micro_batch": options.micro_batch}
+    args = {name: value for name in ("micro_batch", "poisson") if (value := getattr(options, name)) is not None}
     # epochs repeat the same objects, which the work holds: each is changed once
     changed = {id(p): p for p in work.passes}
     for key, p in changed.items():
@@ -67,8 +67,8 @@ def private_fault(work: Work) -> str:
             if not says(registry.get("step", name), "averages_samples"):
                 return (
                     f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is "
-                    "a mean over samples, each seen alone (averages_samples): take the task classify or next-token, and "
-                    "a method that trains by these alone, such as fedavg"
+                    "a mean over samples, each seen alone (averages_samples): take the task classify or next-token, "
+                    "and a method that trains by these alone, such as fedavg"
                 )
     module, trains = models.blueprint(work.model), set(work.trainable)
     for name, part in module.named_modules():
@@ -87,75 +87,63 @@ class PrivateGradients(Wrapper):
     """A wrapper: the loss of the step inside, whose gradients are DP-SGD's.
 
     ``args.micro_batch`` samples are differentiated at a time, all of a batch without it; a single one without vmap, by
-    the usual backward pass.  Every parameter that trains gets noise, also one that no sample of the batch reads.
+    the usual backward pass.  Every parameter that trains gets noise, also one that no sample of the batch reads.  With
+    ``args.poisson`` samples with label -1 don't count, and B is that share of the batch.
     """
 
     averages_samples = True
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch's samples."""
+        args, device = cast(PrivateArgs, pass_.args), ctx.device.type
         clip, noise = (float(ctx.work.number(name)) for name in (CLIP, NOISE))
-        size = cast(PrivateArgs, pass_.args).get("micro_batch") or pass_.batch
-        losses, sums = [], dict[str, Tensor]()
-        of_one = _in_precision_of_caller(self._loss_of, ctx.device)
-        with torch.autocast(ctx.device.type, enabled=False):  # clipping, noise and the backward pass aren't in half
+        size, halved = args.get("micro_batch") or pass_.batch, torch.is_autocast_enabled(device)
+        dtype, counts = torch.get_autocast_dtype(device), batch["label"] >= 0
+
+        def loss_of(trained: Mapping[str, Tensor], sample: Mapping[str, Tensor]) -> Tensor:
+            # a cache would hold tensors of vmap beyond it
+            with torch.autocast(device, dtype, enabled=halved, cache_enabled=False):
+                return cast(Tensor, self.step.loss(replace(ctx, trained=trained), sample, pattern, pass_))
+
+        stepped, losses, sums = _Stepped(ctx.model, loss_of), list[Tensor](), dict[str, Tensor]()
+        real = {**batch, "label": batch["label"].clamp_min(0)}
+        with torch.autocast(device, enabled=False):  # clipping, noise and the backward pass aren't in half
             for at in range(0, pass_.batch, size):
-                samples = {name: field[at : at + size] for name, field in batch.items()}
-                differentiate = _by_backward if size == 1 else _by_vmap
-                gradients, of_each = differentiate(of_one, ctx, samples, pattern, pass_)
+                samples = {name: field[at : at + size] for name, field in real.items()}
+                gradients, of_each = (_by_backward if size == 1 else _by_vmap)(stepped, ctx.trained, samples)
                 losses.append(of_each)
-                _add_clipped(sums, gradients, clip)
+                _add_clipped(sums, gradients, clip, counts[at : at + size])
             for total in sums.values():
                 if noise:
                     total.add_(torch.randn_like(total), alpha=noise * clip)
-                total.div_(pass_.batch)
-            loss = torch.cat(losses).mean()
+                total.div_(pass_.batch * args.get("poisson", 1.0))
+            loss = (torch.cat(losses) * counts).sum() / counts.sum().clamp_min(1)
             return _GivenGradients.apply(loss, list(sums.values()), *ctx.trained.values())  # type: ignore[no-any-return, no-untyped-call]
-
-    def _loss_of(self, ctx: Context, sample: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        loss = self.step.loss(ctx, sample, pattern, pass_)
-        assert loss is not None
-        return loss
-
-
-LossOf = Callable[[Context, Mapping[str, Tensor], str, Pass], Tensor]
-
-
-def _in_precision_of_caller(loss_of: LossOf, device: torch.device) -> LossOf:
-    """The loss under the autocast that is on now."""
-    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-
-    def loss_in_precision(*given: Any) -> Tensor:
-        # a cache would hold tensors of vmap beyond it
-        with torch.autocast(device.type, dtype, enabled=enabled, cache_enabled=False):
-            return loss_of(*given)
-
-    return loss_in_precision
-
-
-def _by_backward(
-    loss_of: LossOf, ctx: Context, samples: Mapping[str, Tensor], pattern: str, pass_: Pass
-) -> tuple[Gradients, Tensor]:
-    """The gradients of a single sample, and its loss ``[1]``."""
-    loss = loss_of(ctx, samples, pattern, pass_)
-    found = torch.autograd.grad(loss, list(ctx.trained.values()), allow_unused=True, materialize_grads=True)
-    return {name: each[None] for name, each in zip(ctx.trained, found, strict=True)}, loss.detach()[None]
 
 
 class _Stepped(nn.Module):
     """A step's loss as a module, which torch can call with other tensors in place of the model's parameters."""
 
-    def __init__(self, model: nn.Module, loss_of: Callable[[], Tensor]):
+    def __init__(self, model: nn.Module, loss_of: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]):
         super().__init__()
         self.model, self.loss_of = model, loss_of
 
-    def forward(self) -> Tensor:
-        """The loss."""
-        return self.loss_of()
+    def forward(self, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]) -> Tensor:
+        """The loss of samples, with what trains."""
+        return self.loss_of(trained, samples)
+
+
+def _by_backward(
+    stepped: _Stepped, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]
+) -> tuple[Gradients, Tensor]:
+    """The gradients of a single sample, and its loss ``[1]``."""
+    loss = stepped(trained, samples)
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+    return {name: each[None] for name, each in zip(trained, found, strict=True)}, loss.detach()[None]
 
 
 def _by_vmap(
-    loss_of: LossOf, ctx: Context, samples: Mapping[str, Tensor], pattern: str, pass_: Pass
+    stepped: _Stepped, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]
 ) -> tuple[Gradients, Tensor]:
     """The gradients of samples, all at once, and their losses ``[samples]``.
 
@@ -163,33 +151,30 @@ def _by_vmap(
     """
 
     def of_sample(parameters: Mapping[str, Tensor], sample: Mapping[str, Tensor]) -> Tensor:
-        own, alone = replace(ctx, trained=parameters), {name: field[None] for name, field in sample.items()}
-        stepped = _Stepped(ctx.model, lambda: loss_of(own, alone, pattern, pass_))
         placed = {f"model.{name}": value for name, value in parameters.items()}
-        loss: Tensor = functional_call(stepped, placed, ())
-        return loss
+        given = parameters, {name: field[None] for name, field in sample.items()}
+        return cast(Tensor, functional_call(stepped, placed, given))
 
-    trained = {name: parameter.detach() for name, parameter in ctx.trained.items()}
+    values = {name: parameter.detach() for name, parameter in trained.items()}
     # torch warns of operators that it computes sample after sample, such as a CPU's attention
     torch._C._functorch._set_vmap_fallback_warning_enabled(False)
     try:
-        return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(trained, samples)  # type: ignore[no-any-return]
+        return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(values, samples)  # type: ignore[no-any-return]
     except RuntimeError as error:
         said = " ".join(str(error).split())
         if not any(word in said for word in ("vmap", "functorch", "torch.func", "transform")):
             raise
         raise MethodError(
-            f"a work of kind {ctx.work.kind!r} can't differentiate several samples at once ({said:.120}): set "
-            "training.private.micro_batch: 1"
+            f"torch can't differentiate several samples at once ({said:.120}): set training.private.micro_batch: 1"
         ) from error
     finally:
         torch._C._functorch._set_vmap_fallback_warning_enabled(True)
 
 
-def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float) -> None:
-    """Add samples' gradients, each clipped to the norm ``clip`` over all parameters, to the sums; empties them."""
+def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float, counts: Tensor) -> None:
+    """Add the gradients of samples that count, each clipped to the norm ``clip`` over all parameters; empties them."""
     norms = [torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients.values()]
-    factor = (clip / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + SMALL)).clamp(max=1.0)
+    factor = (clip / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + SMALL)).clamp(max=1.0) * counts
     for name in list(gradients):
         of_samples = gradients.pop(name)  # freed when it is added
         added = (factor @ of_samples.reshape(len(factor), -1)).view(of_samples.shape[1:])

@@ -96,8 +96,18 @@ class PrivateOptions(Fields):
     )
     micro_batch: PositiveInt | None = Field(
         None,
-        description="samples whose gradients are in memory at a time: the same updates in less memory and more time; "
-        "1 differentiates one sample after the other; null: the whole batch",
+        description="samples that are differentiated at a time: the same updates in less memory and more time; 1 takes "
+        "one after the other, without torch.func; null: the whole batch",
+    )
+    poisson: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="samples that a batch has on average, as a share of batch: each sample is in it with the same "
+        "probability, and places that stay free cost as much; null: shuffled epochs",
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="delta at which edgefl profile says the epsilon of a sample; only with poisson"
     )
 
     @model_validator(mode="after")
@@ -105,6 +115,11 @@ class PrivateOptions(Fields):
         if self.clip is None:
             raise ValueError(
                 "noise hides a sample only where its gradient is bounded: set clip, the largest norm, such as 1.0"
+            )
+        if self.delta is not None and not (self.poisson and self.noise):
+            raise ValueError(
+                "the epsilon at a delta is known for noised Poisson samples, not for shuffled epochs: set poisson, "
+                "such as 0.5, and noise, or leave delta out"
             )
         return self
 
