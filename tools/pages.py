@@ -44,6 +44,7 @@ from tools.pages.evidence import (
     seconds_blocks,
 )
 from tools.pages.fine_tune import fine_tune_blocks
+from tools.pages.fine_tune_links import link_blocks
 from tools.pages.front_picture import dark_front_picture, front_facts, front_picture, same_facts
 from tools.pages.items import items_page
 from tools.pages.measured import figures, files_with_figures, with_figures
@@ -121,7 +122,7 @@ PAGES = (
     Page("docs/concepts/how-the-clock-works.md", clock_blocks),
     Page("docs/concepts/methods.md", method_blocks),
     Page("docs/reference/refusals.md", refusal_blocks),
-    Page("docs/evidence/fine-tuning-costs.md", fine_tune_blocks, slow=True),
+    Page("docs/evidence/fine-tuning-costs.md", lambda: fine_tune_blocks() | link_blocks(), slow=True),
     Page("docs/evidence/which-schedule-wins.md", answer_tables),
     Page("docs/evidence/papers/items.md", items_page),
     Page("docs/concepts/how-it-works.svg", rooms_drawing),

@@ -76,13 +76,15 @@ class Phases:
     number for each, which makes the phases of one round in a tenth of the time.
 
     Three ``factors`` (jitter) multiply the seconds of download, compute and upload, and ``slow`` those of compute
-    again; all are 1 for a price.  Results of all functions are `[rounds]`, or a number.
+    again; all are 1 for a price.  ``waits`` are seconds of waiting for the server's device under ``split``, 0 for a
+    price.  Results of all functions are `[rounds]`, or a number.
     """
 
     numbers: Floats | Sequence[Any]
     throttling: bool = False
     factors: Floats | Sequence[Any] = (1.0, 1.0, 1.0)
     slow: Any = 1.0
+    waits: Any = 0.0
 
     @property
     def bits(self) -> Two:
@@ -123,7 +125,7 @@ class Phases:
     def compute_seconds(self) -> Any:
         """Seconds of loading and computing, exchanges with the server's half of the model included."""
         down, up, served = self.exchange_seconds
-        return self.own_seconds + (down + up + served)
+        return self.own_seconds + (down + up + served) + self.waits
 
     @cached_property
     def watts(self) -> Three:

@@ -16,14 +16,16 @@ from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.predict import Predictor, passes_key, work_key
 from edgefl.cost.price import price_rounds
 from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
-from edgefl.devices import Device, Link
+from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.budgets import amounts
+from edgefl.errors import MethodError
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import activations_address, travelling
 from edgefl.records.clients import ExchangeRecord
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import KEEP, Stage
+from edgefl.units import show_bytes
 from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, intern_form
 from edgefl.work.description import Scalar
 from edgefl.work.halves import ArrivingBatches, halves
@@ -226,8 +228,22 @@ class Planner:
         cost_key = (key, len(form.passes), tuple(n for p in form.passes for n in source.counts(p).values()), "split")
         if cost_key not in self._compute:
             exchange = exchange_cost(form, source, server, self.setup.fleet.server)
+            self._check_server(server, 1 if form.in_turn else sum(self.setup.seats(1).values()))
             self._compute[cost_key] = replace(computed, exchange=exchange)
         return key, self._compute[cost_key]
+
+    def _check_server(self, half: ComputeCost, halves: int) -> None:
+        """Raise MethodError if the server's device can't hold so many halves, of which one is computed at a time."""
+        device = self.setup.fleet.server
+        kept = sum(half.memory_bytes.get(part, 0) for part in ("parameters", "buffers", "optimizer"))
+        needs, has = half.tensor_bytes + (halves - 1) * kept, available_memory_bytes(device)
+        if needs > has:
+            fits = (has - half.tensor_bytes) // max(kept, 1) + 1
+            cohort = f"round.cohort: {fits} or less, schedule.server: shared, " if halves > 1 and fits > 0 else ""
+            raise MethodError(
+                f"fleet.server: {device.name} has {show_bytes(has)} for tensors, and {halves} of the server's halves "
+                f"need {show_bytes(needs)}: write {cohort}a larger schedule.after, or another device"
+            )
 
     def _key_and_cost(
         self,

@@ -216,6 +216,8 @@ class FlightCourse(FlightRelay):
     """Time of uploading"""
     virtual_seconds: float
     """The three together"""
+    server_wait_seconds: float | Maybe = UNSET
+    """Time within that of computing in which it waited until the server's device was free for it; only under `split`"""
 
 
 class FlightOutcome(Executed, CarbonGrams, FlightCourse):

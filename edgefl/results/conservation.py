@@ -114,6 +114,7 @@ RULES = {
     "counts": "outcomes count the clients' records; every flight has landed or is under way",
     "round sums": "a round's bytes, FLOPs and joules are its clients' and a stage's last delivery",
     "server link": "the server's line carried no more than its rate times the time",
+    "server time": "the server computed its halves of a split model for no longer than time passed",
     "relays": "relays download at least the largest of their clients' downloads and at most all of them; one that is "
     "lost loses every update of its clients; the last sum arrives after the last client",
     "totals": "the result's totals are the sums of its rounds",
@@ -286,6 +287,7 @@ class Ledger:
         self._refusals(record, where, [client for client, _ in clients])
         self._sums(record, where, [client for client, _ in clients])
         self._line([client for client, _ in clients], where)
+        self._server_device([client for client, _ in clients], where)
         if self.facts.relays:
             self.checks["relays"].count(self._relays(record, [client for client, _ in clients]), where)
 
@@ -489,6 +491,16 @@ class Ledger:
             offence = {"round": moved[0].round, "way": direction, "bits": bits, "seconds": ended - began, "bit/s": rate}
             within_limit = bits <= limit * (1 + CLOSE) + rate * CLOSE * ended
             self.checks["server link"].count(None if within_limit else offence, where)
+
+    def _server_device(self, clients: Sequence[CheckedFlight], where: str) -> None:
+        served = [(c, c.exchange.server_seconds) for c in clients if c.exchange is not UNSET and c.outcome in ARRIVED]
+        if served:
+            began = min(c.dispatched_virtual_seconds + c.download_seconds for c, _ in served)
+            ended = max(c.ended_virtual_seconds - c.upload_seconds for c, _ in served)
+            spent, passed = fsum(seconds for _, seconds in served), ended - began
+            offence = {"round": served[0][0].round, "server's seconds": spent, "seconds": passed}
+            within = spent <= passed * (1 + CLOSE) + CLOSE * ended
+            self.checks["server time"].count(None if within else offence, where)
 
 
 def _same(a: float, b: float) -> bool:

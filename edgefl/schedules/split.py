@@ -27,7 +27,7 @@ class Split(Schedule):
     """Clients hold the embeddings and the first blocks of each tower, and the server the rest.
 
     For each batch a client sends the tokens at the cut and the labels, and gets their gradients.  The server has a half
-    for each client; the halves are averaged like the clients' (SplitFedV1).
+    for each client, which are averaged like the clients' (SplitFedV1), or one that clients train in turn (SplitFedV2).
     """
 
     paper = "Thapa et al. 2022"
@@ -38,6 +38,11 @@ class Split(Schedule):
         name: Literal["split"] = "split"
         after: PositiveInt | dict[str, PositiveInt] = Field(
             1, description="how many of each tower's first blocks the client computes, or by tower: {image: 2, text: 1}"
+        )
+        server: Literal["per-client", "shared"] = Field(
+            "per-client",
+            description="the server's half: per-client, one for each client of a round, and their mean (SplitFedV1); "
+            "shared, one that the clients of a round train one after the other, in a drawn order (SplitFedV2)",
         )
 
     def __init__(self, options: Split.Options, blocks: Mapping[str, int]):
@@ -52,14 +57,17 @@ class Split(Schedule):
                     f"after: {after[tower]} of the {count} blocks of the {tower} tower leave the server nothing; "
                     + ("it can't be split" if count == 1 else f"allowed: {allowed}, or schedule: end-to-end")
                 )
-        super().__init__((Halved(1, dict(blocks), dict.fromkeys(blocks, 0), PARTS, options.rounds or 10, after=after),))
+        rounds, none = options.rounds or 10, dict.fromkeys(blocks, 0)
+        in_turn = options.server == "shared"
+        super().__init__((Halved(1, dict(blocks), none, PARTS, rounds, after=after, in_turn=in_turn),))
 
 
 @dataclass(frozen=True)
 class Halved(Stage):
-    """A stage whose works are split after so many blocks of each tower."""
+    """A stage whose works are split after so many blocks of each tower; ``in_turn``: with one server's half for all."""
 
     after: Mapping[str, int] = field(default_factory=dict)
+    in_turn: bool = False
 
     def restrict_work(self, work: Work) -> Work:
         """The work with the payloads of both halves, and with what its passes exchange.
@@ -80,17 +88,19 @@ class Halved(Stage):
             work,
             split=cut,
             passes=tuple(changed[id(p)] for p in work.passes),
-            down=_both(work.down, cut, _shared_rows(work, cut)),
-            up=_both(work.up, cut, frozenset()),
+            down=_both(work.down, cut, _shared_rows(work, cut), self.in_turn),
+            up=_both(work.up, cut, frozenset(), self.in_turn),
         )
 
 
-def _both(payloads: tuple[Payload, ...], cut: Mapping[str, int], shared: frozenset[str]) -> tuple[Payload, ...]:
+def _both(
+    payloads: tuple[Payload, ...], cut: Mapping[str, int], shared: frozenset[str], in_turn: bool
+) -> tuple[Payload, ...]:
     """The client's part of the payloads, and the one that stays at the server."""
     kept = [i for p in payloads for i in p.items if i.name in shared or not in_first_half(i.name, cut)]
     return (
         *(payload.only(lambda item: in_first_half(item.name, cut)) for payload in payloads),
-        Payload(SERVER_HALF, tuple(kept), travels=False),
+        Payload(SERVER_HALF, tuple(kept), travels=False, in_turn=in_turn),
     )
 
 

@@ -38,8 +38,8 @@ class Flight:
 
     It is ``sent`` off when it is dispatched, or later, when its relay has what it downloads.  Unless it is cut short,
     it ends with its ``outcome`` in the phase ``last``, after which nothing follows.  Its battery has ``joules`` left.
-    Loading and computing takes ``whole`` seconds if the client doesn't fail.  ``changing`` are the fleet's links whose
-    rates change; ``durations`` know them.
+    Loading and computing takes ``whole`` seconds if the client doesn't fail, ``waits`` of them for the server's device.
+    ``changing`` are the fleet's links whose rates change; ``durations`` know them.
     """
 
     client: int
@@ -58,6 +58,7 @@ class Flight:
     whole: float
     watts: tuple[float, float, float]
     exchanged: tuple[float, float]
+    waits: float
     sent: float
     changing: ChangingLinks | None = None
     phase: int = AT_DOWNLOAD
@@ -205,6 +206,7 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         phases.compute_seconds.tolist(),
         _rows(*phases.watts),
         _rows(*(np.broadcast_to(bits, len(flights)) for bits in phases.exchanged_bits)),
+        np.broadcast_to(flights.waits, len(flights)).tolist(),
         start.tolist(),
         [flights.changing] * len(flights),
         strict=True,
@@ -232,11 +234,12 @@ def landings(flown: Sequence[Flight]) -> Landings:
             *f.carried,
             *f.watts,
             *f.exchanged,
+            f.waits,
         )
         for f in flown
     ]
-    columns = np.array(rows, np.float64).reshape(-1, 17).T.copy()
-    client, outcome, phase, sent, ended, slow, whole, fetching, computing, sending, *numbers = columns
+    columns = np.array(rows, np.float64).reshape(-1, 18).T.copy()
+    client, outcome, phase, sent, ended, slow, whole, fetching, computing, sending, *numbers, waits = columns
     also = [exchanged_bytes(bits, computing, whole) for bits in numbers[5:]]
     down, up = ((bits // 8.0).astype(np.int64) + more for bits, more in zip(numbers[:2], also, strict=True))
     outcomes = outcome.astype(np.int8)
@@ -244,5 +247,6 @@ def landings(flown: Sequence[Flight]) -> Landings:
     joules = joules_of((fetching, computing, sending), numbers[2:5])
     clients = client.astype(np.int64)
     return Landings(
-        clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow, whole, also[0]
-    )
+        clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow, whole, also[0],
+        waits,
+    )  # fmt: skip

@@ -56,7 +56,8 @@ class Flights:
     ``numbers`` `[flights, NUMBERS]` and ``factors`` `[3, flights]` are those of ``Phases``.  ``leaves`` is the virtual
     time at which a client goes offline (inf: never); ``joules`` is the charge of its battery; ``no_memory`` marks works
     whose peak exceeds the memory budget.  ``begins`` is the virtual time at which each begins, after the dispatch where
-    its relay has to download first; None: at the dispatch.  ``changing`` are links whose rates change.
+    its relay has to download first; None: at the dispatch.  ``changing`` are links whose rates change.  ``waits`` are
+    seconds of waiting for the server's device while it computes (``edgefl.simulation.server_turns``).
     """
 
     dispatch: Dispatch
@@ -71,6 +72,7 @@ class Flights:
     throttling: bool = False
     begins: Floats | None = None
     changing: ChangingLinks | None = None
+    waits: Floats | float = 0.0
 
     def __len__(self) -> int:
         return len(self.client)
@@ -83,7 +85,7 @@ class Flights:
     @cached_property
     def phases(self) -> Phases:
         """Their three phases, unless they are cut short."""
-        return Phases(self.numbers.T, self.throttling, self.factors, self.failures.slow)
+        return Phases(self.numbers.T, self.throttling, self.factors, self.failures.slow, self.waits)
 
     @cached_property
     def ends(self) -> Ends:
@@ -92,7 +94,7 @@ class Flights:
         outcome = np.full(len(self), FINISHED, np.int8)
         last = np.full(len(self), AT_END, np.int8)
         if not (phase.any() or self.no_memory.any()):
-            return Ends(outcome, last, self.phases.bits, self.phases.compute_seconds)
+            return Ends(outcome, last, self.phases.bits, self.phases.compute_seconds, np.ones(len(self)))
         stops = self.no_memory & (phase != BEFORE) & (phase != DOWNLOAD)
         for failure, stop_phase, result in (
             (BEFORE, AT_START, DROPPED), (DOWNLOAD, AT_DOWNLOAD, DROPPED), (TRAINING, AT_COMPUTE, DROPPED),
@@ -104,8 +106,8 @@ class Flights:
         down = self.phases.bits[0] * np.where(last == AT_DOWNLOAD, fraction, 1.0) * (last >= AT_DOWNLOAD)
         broken_off = (last == AT_UPLOAD) & (phase != CORRUPTED)
         up = self.phases.bits[1] * np.where(broken_off, fraction, 1.0) * (last >= AT_UPLOAD)
-        busy = self.phases.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
-        return Ends(outcome, last, (down, up), np.where(last >= AT_COMPUTE, busy, 0.0))
+        share = np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), last > AT_COMPUTE)
+        return Ends(outcome, last, (down, up), self.phases.compute_seconds * share, share)
 
     @cached_property
     def seconds(self) -> tuple[Floats, Floats, Floats]:
@@ -125,12 +127,14 @@ class Flights:
 
 @dataclass(frozen=True)
 class Ends:
-    """Ends of flights that aren't cut short: outcome, phase, bits moved down and up, seconds of computing."""
+    """Ends of flights that aren't cut short: outcome, phase, bits moved down and up, seconds of computing, and their
+    share of all of it."""
 
     outcome: Integers
     last: Integers
     bits: tuple[Floats, Floats]
     compute_seconds: Floats
+    share: Floats
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,8 @@ class Landings:
     """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules of each phase.
 
     Computing that isn't cut short takes ``whole_compute_seconds``.  ``exchanged_download_bytes`` are those of the bytes
-    carried that came down while half of a split model trained.
+    carried that came down while half of a split model trained, and ``waits`` the seconds in the whole that each waits
+    for the server's device.
     """
 
     client: Integers
@@ -155,6 +160,12 @@ class Landings:
     slow: Floats
     whole_compute_seconds: Floats
     exchanged_download_bytes: Integers | int = 0
+    waits: Floats | float = 0.0
+
+    @property
+    def server_wait_seconds(self) -> Floats:
+        """Seconds of computing in which each waited for the server's device, as far as it came."""
+        return self.waits * self.compute_seconds / np.maximum(self.whole_compute_seconds, np.finfo(float).tiny)
 
     @property
     def energy_joules(self) -> Floats:
@@ -203,7 +214,7 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
     computed = fetched + busy
     arrived = computed + up
     outcome, stop = ends.outcome.copy(), np.full(len(flights), inf)
-    empty = _empty_times(flights, start, fetched, computed, (down, busy, up))
+    empty = empty_times(flights)
     for times, reason in ((np.maximum(flights.leaves, start), OFFLINE), (empty, EMPTY)):
         cut = (times < arrived) & (times < stop)
         stop[cut], outcome[cut] = times[cut], reason
@@ -241,7 +252,7 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
     joules, slow = joules_of(spent, flights.phases.watts), flights.failures.slow
     return Landings(
         flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow,
-        whole, also[0],
+        whole, also[0], np.broadcast_to(flights.waits, len(flights)),
     )  # fmt: skip
 
 
@@ -255,19 +266,18 @@ def own_link_bits(
     return carried_bits(spent, latency, rates, bits)
 
 
-def _empty_times(
-    flights: Flights, start: Floats, fetched: Floats, computed: Floats, seconds: tuple[Floats, Floats, Floats]
-) -> Floats:
-    """Virtual time at which each battery would be empty, inf if it lasts."""
+def empty_times(flights: Flights) -> Floats:
+    """Virtual time at which each battery would be empty, inf if it lasts: `[flights]`."""
     times = np.full(len(flights), inf)
     left = flights.joules
     if not np.isfinite(left).any():
         return times
-    for began, whole, power in zip((start, fetched, computed), seconds, flights.phases.watts, strict=True):
+    began = flights.start
+    for whole, power in zip(flights.seconds, flights.phases.watts, strict=True):
         needs = whole * power
         drained = np.isinf(times) & (left < needs)
         moments = began[drained] + left[drained] / power[drained]
         # after rounding it may equal the end of the phase
         times[drained] = np.where(moments < began[drained] + whole[drained], moments, inf)
-        left = np.maximum(left - needs, 0.0)
+        left, began = np.maximum(left - needs, 0.0), began + whole
     return times

@@ -23,6 +23,7 @@ from edgefl.simulation.roster import NO_CELL, Roster
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.selection.orders import NO_CLIENTS
+from edgefl.simulation.server_turns import take_turns
 
 DRAWS = 1000
 """Draws after which a round has nobody, if all that are drawn are sent home.  A choice: with one client in a hundred
@@ -157,7 +158,7 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
     no_memory = np.zeros(len(clients), bool)
     if setup.round.gate == "everyone":
         no_memory = roster.of_cells("memory")[cells] > fleet.budgets["memory"][clients]
-    return Flights(
+    flights = Flights(
         dispatch,
         clients,
         roster.plans(clients),
@@ -170,6 +171,7 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
         fleet.throttling,
         changing=fleet.changing,
     )
+    return take_turns(flights, setup.seed)
 
 
 def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until: float) -> Flight:
@@ -205,5 +207,6 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         whole=float(busy),
         watts=phases.watts,
         exchanged=phases.exchanged_bits,
+        waits=0.0,
         sent=at,
     )

@@ -24,6 +24,7 @@ from edgefl.records.eligibility import VerdictRecord as VerdictRecord
 from edgefl.records.record import UNSET, Maybe, copy_fields, types_of
 from edgefl.records.rounds import PLANNED, SUMMED, RoundSums, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
+from edgefl.schedules import Split
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.closed_form import AT_COMPUTE, OUTCOMES, PHASES, Landings
 from edgefl.simulation.learning import Arrival
@@ -123,9 +124,10 @@ class ClientLines:
     def __init__(self, setup: Setup):
         self.setup = setup
         self._texts: dict[int, tuple[Plan, bytes]] = {}
+        self._of_landings = OF_LANDINGS | (WAITS if isinstance(setup.schedule, Split) else {})
         own = [
-            "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "executed_flops",
-            "loss", *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
+            "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *self._of_landings,
+            "executed_flops", "loss", *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
             *(name for each in setup.fleet.columns for name in each.flight_fields),
         ]  # fmt: skip
         self._columns = RecordTemplate(written.FlightRecord, own, [written.TrainingRecord, written.Planned])
@@ -142,7 +144,7 @@ class ClientLines:
             "phase": [_PHASES[phase] for phase in landings.phase.tolist()],
             "staleness": texts(staleness),
             "weight_factor": texts(weight_factors),
-            **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
+            **{name: texts(getattr(landings, of)) for name, of in self._of_landings.items()},
             "executed_flops": [b"%d" % flops for flops in executed_flops(self.setup, landings, plans)],
             "loss": [b"null" if of is None or of.loss is None else orjson.dumps(of.loss) for of in updates],
             **attack_column(self.setup, landings.client),
@@ -208,6 +210,8 @@ OF_LANDINGS = {
     },
 }  # fmt: skip
 """Fields of a record that are columns of ``Landings``, with their names there."""
+WAITS = {"server_wait_seconds": "server_wait_seconds"}
+"""The same of a split model."""
 
 
 def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, AnyArray]]:

@@ -13,7 +13,7 @@ from edgefl.planning.round_options import RoundOptions
 from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
-from edgefl.simulation.closed_form import FINISHED, Flights, Landings, land_flights
+from edgefl.simulation.closed_form import AT_UPLOAD, FINISHED, Flights, Landings, land_flights
 from edgefl.simulation.cohort import candidates, choose, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed
@@ -220,9 +220,11 @@ class RoundServer:
         places = len(clients) if parts.selection.sampling == "poisson" else self.cohort()
         wanted, over = parts.policy.updates_needed(places, len(clients)), parts.policy.over(self.now)
         plans, go = list(flights.plans), (flights.ends.outcome == FINISHED) & kept
-        if closed_form := parts.flown is None and run.air is None:
+        closed_form, in_turn = parts.flown is None and run.air is None, plans[0].form.in_turn
+        if closed_form or in_turn:
             landed = land_flights(flights, over, wanted)
-            go = landed.finished_mask & kept
+            # one that trains the server's half in its turn has changed it, whatever becomes of its upload
+            go = landed.phase >= AT_UPLOAD if in_turn else landed.finished_mask & kept
         parts.learning.send(list(zip(clients.tolist(), plans, go.tolist(), strict=True)), dispatch, in_order=True)
         if parts.flown is not None:
             landed = parts.flown(flights)

@@ -119,6 +119,8 @@ class Payload:
     """Encodes the tensors; set by the scenario's ``payload`` section, a method leaves it None."""
     travels: bool = True
     """Whether it is sent; False for the half of a model that stays at the server (``split``)."""
+    in_turn: bool = False
+    """Whether clients of a round change it one after the other, in place of a mean."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -400,6 +402,11 @@ class Description:
     for each batch (``edgefl.work.halves``); empty: the client computes all."""
 
     @property
+    def in_turn(self) -> bool:
+        """Whether clients of a round change a part of the model one after the other."""
+        return any(payload.in_turn for payload in self.up)
+
+    @property
     def accumulation(self) -> int:
         """Batches whose gradients make one update of the optimizer."""
         return int(self.optimizer.get("accumulation", 1))
@@ -555,7 +562,7 @@ def _rows(payloads: tuple[Payload, ...]) -> list[Any]:
         [(i.name, i.shape, i.dtype, i.source, i.cut, i.like, i.fixed) for i in payload.items] for payload in payloads
     ]
     return [
-        (p.name, p.follows, p.codec and asdict(p.codec), p.travels, items)
+        (p.name, p.follows, p.codec and asdict(p.codec), p.travels, p.in_turn, items)
         for p, items in zip(payloads, rows, strict=True)
     ]
 

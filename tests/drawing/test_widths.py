@@ -169,7 +169,7 @@ def test_a_pipe_has_the_columns_of_the_environment(columns: str, width: int, mon
 @pytest.mark.slow(smaller="test_a_pipe_has_the_columns_of_the_environment")
 def test_a_piped_command_has_them_too() -> None:
     def widest(columns: str) -> int:
-        command = [sys.executable, "-m", "edgefl", "methods"]
+        command = [sys.executable, "-m", "edgefl", "parts", "method"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": columns}
         )

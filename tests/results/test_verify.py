@@ -164,7 +164,7 @@ def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     # of the line: each way in each round; totals: twelve sums, six counts and times, and the end
     others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 19}
     others |= {"rejected": 3, "diverged": 3, "scored": 1, "files": 1, "weights": 1}
-    others |= {"relays": 0, "exchanges": 0}
+    others |= {"relays": 0, "exchanges": 0, "server time": 0}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
     assert all(check["first"] is None for check in found.values())
     assert {name: check["note"] for name, check in found.items() if check["note"]} == {"relays": "no relays"}
@@ -189,11 +189,11 @@ def put(table: str, row: int, name: str, value: Any) -> Callable[[Tables], None]
 
 
 # clients.jsonl: 0-3 of round 1, 4-7 of round 2, 8-11 of round 3; the second round's first (row 4) is client 8, finished
-def exchange(bytes_up: int) -> Callable[[Tables], None]:
+def exchange(bytes_up: int, served: float = 0.1) -> Callable[[Tables], None]:
     """Half of a split model, of which 800 bytes each way were planned in two exchanges."""
 
     def change(found: Tables) -> None:
-        planned = {"serialised_download_bytes": 800, "serialised_upload_bytes": 800, "server_seconds": 0.1}
+        planned = {"serialised_download_bytes": 800, "serialised_upload_bytes": 800, "server_seconds": served}
         server = {"server_peak_memory_bytes": 1, "server_flops": 1}
         found["clients"][4]["exchange"] = {"trips": 2, **planned, **server}
         found["clients"][4]["exchanged"] = {"trips": 2, "download_bytes": 800, "upload_bytes": bytes_up}
@@ -204,12 +204,14 @@ def exchange(bytes_up: int) -> Callable[[Tables], None]:
 def test_exchanges_are_checked_where_a_model_is_split(tmp_path: Path):
     found = tables()
     exchange(800)(found)
-    check = checks(written(tmp_path / "run", found))["exchanges"]
-    assert (check["records"], check["broken"]) == (1, 0)
+    counted = checks(written(tmp_path / "run", found))
+    for name in ("exchanges", "server time"):
+        assert (counted[name]["records"], counted[name]["broken"]) == (1, 0)
 
 
 CHANGES = [
     ("exchanges", exchange(799), "clients.jsonl:5"),
+    ("server time", exchange(800, served=1e3), "rounds.jsonl:2"),
     ("bytes", add("clients", 4, "lost_upload_bytes", -1), "clients.jsonl:5"),
     ("bytes", add("clients", 4, "carried_download_bytes", 1), "clients.jsonl:5"),
     ("bytes", put("clients", 0, "lost_download_bytes", BYTES + 1), "clients.jsonl:1"),

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simpy
 import torch
+from torch.nn import functional as F
 
 import edgefl
+from edgefl import models, seeds
 from edgefl.devices import load_device, load_link
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, MethodError
+from edgefl.planning.planner import Planner
 from edgefl.results.verify import verify
 from edgefl.scenario import load
-from edgefl.setup.compose import compose
+from edgefl.setup.compose import compose, predictor_of, scenario_of
 
 Tiny = Callable[..., dict[str, Any]]
 TOWER = {"tower": "vit", "blocks": 3, "width": 16, "heads": 2, "patch": 8}
@@ -153,9 +159,102 @@ def test_a_round_that_is_cut_short_keeps_the_books(tiny: Tiny, tmp_path: Path) -
     assert all(row["carried_upload_bytes"] == row["lost_upload_bytes"] for row in cut)
 
 
+SHARED = {"name": "split", "after": 1, "server": "shared", "rounds": 1}
+SGD = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "batch": 8}
+
+
+def test_one_half_for_all_of_one_client_is_its_own(tiny: Tiny) -> None:
+    scenario = split(tiny, data={**DATA, "clients": {"image": 1}}, training=SGD, schedule={**SHARED, "rounds": 2})
+    weights, expected = (edgefl.run(each).weights() for each in (scenario, whole(scenario)))
+    for address in expected:  # a mean of one update is that update, but for rounding
+        torch.testing.assert_close(weights[address].float(), expected[address].float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("fleet", [FLEET, {**FLEET, "failures": {"upload": "40%", "training": "20%"}}])
+def test_one_half_for_all_is_trained_in_turn_as_by_hand(tiny: Tiny, fleet: dict[str, Any]) -> None:
+    """A loop of plain torch over clients in the order in which the records say that they computed.
+
+    It has the half of every client that computed to its end, and the mean of the updates that arrived.
+    """
+    data = {**DATA, "clients": {"image": 5}}
+    scenario = split(tiny, seed=8, data=data, training=SGD, fleet=fleet, schedule=SHARED)
+    run, setup = edgefl.run(scenario), compose(load(scenario))
+    rows = [row for row in run.records("clients") if row["phase"] in ("upload", None)]
+    ended = {row["client"]: row["ended_virtual_seconds"] - row["upload_seconds"] for row in rows}
+    arrived = {row["client"]: setup.clients.client_samples[row["client"]] for row in rows if row["phase"] is None}
+    assert len(arrived) > 1 and (len(rows) > len(arrived)) == ("failures" in fleet)
+
+    work = setup.method.client_work("image", 1)
+    state = {name: t.clone() for name, t in setup.method.at_start(8).inputs(work).items()}
+    client_half = lambda name: "embedding" in name or ".blocks.0." in name  # noqa: E731
+    mean = dict.fromkeys((name for name in state if client_half(name)), 0.0)
+    server = {name: t for name, t in state.items() if not client_half(name)}
+    model: Any = models.build(work.model).train()
+    for client in sorted(ended, key=lambda each: ended[each]):
+        model.load_state_dict({**state, **server})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seed = seeds.key(8, "training", client, 1)
+        for _, batch in setup.clients.client(client).batches(work.passes[0], seeds.key(seed, "shuffle", 0, 0)):
+            optimizer.zero_grad()
+            hidden = model.image.embedding(batch["image"])
+            for block in model.image.blocks:
+                hidden = block(hidden)
+            scores = model.image.head(model.image.norm(hidden)[:, 0])
+            F.cross_entropy(scores, batch["label"], ignore_index=-1).backward()
+            optimizer.step()
+        trained = {name: t.detach().clone() for name, t in model.state_dict().items()}
+        server = {name: trained[name] for name in server}
+        weight = arrived.get(client, 0) / sum(arrived.values())
+        mean = {name: total + weight * trained[name] for name, total in mean.items()}
+    weights = run.weights()
+    for name, tensor in {**mean, **server}.items():
+        torch.testing.assert_close(weights[f"image/{name}"].float(), tensor, rtol=0, atol=1e-6)
+    assert any(not torch.equal(state[name], server[name]) for name in server)
+
+
+def test_whole_clients_visit_the_one_half_one_after_the_other(tiny: Tiny, tmp_path: Path) -> None:
+    run = edgefl.run(split(tiny, data={**DATA, "clients": {"image": 5}}, schedule=SHARED), out=tmp_path / "run")
+    spans = []
+    for row in run.records("clients"):
+        end = row["ended_virtual_seconds"] - row["upload_seconds"]
+        spans.append((end - row["compute_seconds"] + row["server_wait_seconds"], end))
+    spans.sort()
+    assert all(begin == pytest.approx(end) for (_, end), (begin, _) in pairwise(spans))
+    assert verify(tmp_path / "run").valid
+
+
+def test_batches_wait_for_a_slow_server(tiny: Tiny, tmp_path: Path) -> None:
+    """The records of a run, beside SimPy's own resource fed with what they say of each client."""
+    fleet = {"devices": {"macbook-air-m1": "100%"}, "links": {"wifi-6": "100%"}, "server": "raspberry-pi-4-4gb"}
+    run = edgefl.run(split(tiny, data={**DATA, "clients": {"image": 5}}, fleet=fleet), out=tmp_path / "run")
+    env = simpy.Environment()
+    server, waited = simpy.Resource(env), dict[int, float]()
+
+    def client(row: dict[str, Any]) -> Any:
+        trips, served = row["exchange"]["trips"], row["exchange"]["server_seconds"]
+        own = row["compute_seconds"] - row["server_wait_seconds"] - served
+        yield env.timeout(row["download_seconds"])
+        for _ in range(trips):
+            yield env.timeout(own / trips)
+            with server.request() as turn:
+                came = env.now
+                yield turn
+                waited[row["client"]] = waited.get(row["client"], 0.0) + env.now - came
+                yield env.timeout(served / trips)
+
+    rows = [row for row in run.records("clients") if row["round"] == 1]
+    for row in rows:
+        env.process(client(row))
+    env.run()
+    assert {row["client"]: row["server_wait_seconds"] for row in rows} == pytest.approx(waited, abs=1e-9)
+    assert sum(waited.values()) > 0.001
+    assert verify(tmp_path / "run").valid
+
+
 @pytest.mark.slow(smaller="test_it_gives_the_weights_of_end_to_end_training")
-def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
-    scenario = split(tiny, schedule={"name": "split", "after": 2, "rounds": 3})
+@pytest.mark.parametrize("server", ["per-client", "shared"])
+def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Path, server: str) -> None:
+    scenario = split(tiny, schedule={"name": "split", "after": 2, "server": server, "rounds": 3})
     expected = edgefl.run(scenario, out=tmp_path / "whole")
     workers = edgefl.run({**scenario, "executor": {"name": "processes", "workers": 2, "device": "cpu"}})
 
@@ -168,6 +267,24 @@ def test_workers_and_a_resumed_run_give_the_same_bytes(tiny: Tiny, tmp_path: Pat
     for other in (workers, edgefl.run(resume=tmp_path / "cut")):
         assert all(torch.equal(t, other.weights()[a]) for a, t in expected.weights().items())
         assert other.records("clients") == expected.records("clients")
+
+
+@pytest.mark.parametrize(
+    ("room", "server", "message"),
+    [
+        (300_000, "per-client", "and 3 of the server's halves need .*: write round.cohort: 2 or less, schedule.server: "
+                                "shared, a larger schedule.after, or another device"),
+        (100_000, "shared", "and 1 of the server's halves need .*: write a larger schedule.after, or another device"),
+    ],
+)  # fmt: skip
+def test_a_server_too_small_for_its_halves_is_refused(tiny: Tiny, room: int, server: str, message: str) -> None:
+    scenario = split(tiny, schedule={**SHARED, "server": server})
+    setup = compose(load(scenario))
+    device = load_device("raspberry-pi-4-4gb")
+    small = replace(device, usable_memory_bytes=room, runtime_overhead_bytes=0)
+    setup = replace(setup, fleet=replace(setup.fleet, server=small))
+    with pytest.raises(MethodError, match=f"fleet.server: raspberry-pi-4-4gb has .* for tensors, {message}"):
+        Planner(setup, predictor_of(scenario_of(scenario))).demand(0, 1, setup.schedule.stage(1))
 
 
 ATTACK = {**FLEET, "failures": {"attack": {"share": "40%", "name": "sign-flip"}}}

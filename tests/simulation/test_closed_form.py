@@ -69,6 +69,9 @@ def cases(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         waits = draw(st.lists(st.sampled_from([0.0, 1.0, 30.0]), min_size=len(flights), max_size=len(flights)))
         flights = replace(flights, begins=at + np.array(waits))
+    if draw(st.booleans()):  # for the server's device, where the model is split
+        waits = draw(st.lists(st.sampled_from([0.0, 2.0, 7.5]), min_size=len(flights), max_size=len(flights)))
+        flights = replace(flights, waits=np.array(waits) * (flights.numbers[:, -1] > 0))
     alone = land_flights(flights)
     fetched = alone.began + alone.download_seconds
     computed = fetched + alone.compute_seconds
@@ -93,7 +96,7 @@ def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
     own = cool * flights.factors[1] * flights.failures.slow
     if flights.throttling:
         own = np.minimum(own, after) + np.maximum(own - after, 0) / share
-    whole = own + down + up + served
+    whole = own + down + up + served + flights.waits
     power = own * (most - idle) * busy + down * receiving + up * sending
     computing = idle + np.divide(power, whole, out=np.zeros_like(whole), where=whole > 0)
     return (
@@ -366,4 +369,5 @@ def reordered(flights: Flights, order: list[int]) -> Flights:
         joules=flights.joules[order],
         no_memory=flights.no_memory[order],
         begins=None if flights.begins is None else flights.begins[order],
+        waits=np.broadcast_to(flights.waits, len(flights))[order],
     )

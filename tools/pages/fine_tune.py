@@ -84,7 +84,7 @@ def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False
     return [*cells, f"{len(fits)} of {len({r['device'] for r in rows})}"]
 
 
-def of_towers(scenario: str, sets: Sequence[str]) -> list[str]:
+def of_towers(scenario: str | dict[str, Any], sets: Sequence[str]) -> list[str]:
     """A way's changes; one of ``model.*`` is made of every tower."""
     towers = load(scenario).model.towers
     return [each.replace("*", tower) for each in sets for tower in (towers if "*" in each else ("",))]

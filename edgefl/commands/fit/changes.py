@@ -281,11 +281,20 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitCh
     if name in ("end-to-end", "split"):  # the same updates, of which the server computes a part
         given = getattr(options, "after", blocks)
         most = given if isinstance(given, int) else min(given.values())
-        for after in dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < most):
-            value = {"name": "split", "after": after, "rounds": rounds}
-            what = f"split after {after} block{'s' if after > 1 else ''}"
-            steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": value}, "split"))
+        for cut in splits_of(scenario, rounds):
+            if (after := cut["after"]) < most:
+                what = f"split after {after} block{'s' if after > 1 else ''}"
+                steps.append(FitChange(what, SCHEDULE, len(steps) + 1, {"schedule": cut}, "split"))
     return tuple(steps)
+
+
+def splits_of(scenario: Scenario, rounds: int) -> list[dict[str, Any]]:
+    """Split training after half and a quarter of the blocks and after the first, with the scenario's halves, if any."""
+    options: Any = scenario.schedule_options
+    halves = {"server": options.server} if scenario.schedule_name == "split" else {}
+    blocks = min(scenario.model.blocks.values(), default=1)
+    cuts = dict.fromkeys(n for n in (blocks // 2, blocks // 4, 1) if 0 < n < blocks)
+    return [{"name": "split", "after": after, **halves, "rounds": rounds} for after in cuts]
 
 
 def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[FitChange, ...]:

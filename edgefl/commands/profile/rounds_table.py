@@ -399,7 +399,7 @@ def _notes(rows: Sequence[ProfileRow]) -> list[str]:
             f"too large for the {units.show_bytes(worst.available_memory_bytes)} that the device has for tensors: "
             f"{worst.kind}, stage {worst.stage}{others}"
         )
-    notes += [_exchange_note(row) for row in rows if row.exchange is not UNSET]
+    notes += dict.fromkeys(_exchange_note(row) for row in rows if row.exchange is not UNSET)
     notes += throttling_notes(rows)
     if any(row.memory_assumed for row in rows):
         notes.append("scratch isn't measured on this machine: peaks are the upper end of a range (--full)")
@@ -412,7 +412,8 @@ def _exchange_note(row: ProfileRow) -> str:
     return (
         f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
         f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
-        f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}"
+        f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}, "
+        f"{100 * exchange.server_seconds / row.compute_seconds:.1f} % of the client's time of computing"
     )
 
 

@@ -136,7 +136,7 @@ def sweep(
     if page is not None:
         from edgefl.commands.sweep.page.choices import MOST_ON_PAGE, propose_axes
 
-        vary, most = vary or propose_axes(loaded[0]) if grid is None else vary, MOST_ON_PAGE
+        vary, most = vary or propose_axes(loaded[0], link) if grid is None else vary, MOST_ON_PAGE
     space = sweep_grid_of(scenarios, loaded, vary, None if grid is None else os.fspath(grid), most)
     on_progress("prepare", {"what": f"preparing {space.name}"})
     refused = dict(space.refused)

@@ -332,7 +332,7 @@ class DeviceChoices(SliderScenario):
     """The library's devices, and with which choices each can train the scenario."""
 
     link: str
-    """The link that transfers are priced over"""
+    """The link that transfers are priced over, or those of the cells: `lte or wifi-5`"""
     devices: Sequence[NamedDevice]
     """Devices of the library, smallest memory first"""
     lines: Sequence[DeviceLine]

@@ -65,6 +65,10 @@
     part("presets").append(make("li", {}, button));
   }
 
+  const beside = { table: part("beside"), details: part("beside").closest("details") };
+  beside.details.hidden = !titled.length;
+  beside.details.addEventListener("toggle", showChoices);
+
   // --- what follows from the state
 
   // What a round costs as the scenario is, or in the first cell that can run.
@@ -103,6 +107,21 @@
       `${count(stage.eligible)} of ${count(stage.clients)}`, ...edgeflAnswer.costs(stage).map(([, words]) => words)]);
     if (!one) rows.push(["all", count(whole.rounds), `${count(judged.hardest.eligible)} of ${count(judged.hardest.clients)}`, ...edgeflAnswer.costs(whole).map(([, words]) => words)]);
     fill(part("stages"), titles, rows);
+  }
+
+  // A row for each choice with all else as it is; they are judged only while the table is open.
+  function showChoices() {
+    const { table, details } = beside, { at } = record.cells[state.cell];
+    if (!details.open || !judged) return;
+    const names = edgeflAnswer.costs(ex.round(judged)).map(([name]) => name);
+    const titles = ["choice", "can train", ...names].map((text, i) => ({ text, number: i > 0 }));
+    fill(table, titles, titled.flatMap((axis, a) => axis.choices.map((choice, index) => {
+      const cell = edgeflState.cellAt(record, at.map((own, b) => (b === a ? index : own))), other = ex.judge({ ...state, cell });
+      const words = `${axis.title}: ${choice}${index === at[a] ? " (now)" : ""}`;
+      if (!other) return [words, "can't run", ...names.map(() => "")];
+      const { eligible, clients } = other.hardest;
+      return [words, `${count(eligible)} of ${count(clients)}`, ...edgeflAnswer.costs(ex.round(other)).map(([, cost]) => cost)];
+    })));
   }
 
   function showLost(stage) {
@@ -175,6 +194,7 @@
       drawFleet();
       memory.show(judged, stage, state.look.kind);
       showCosts();
+      showChoices();
       showLost(stage);
     } else {
       part("answer").textContent = "This combination can't run.";

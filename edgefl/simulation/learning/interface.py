@@ -91,6 +91,9 @@ Described = TypeVar("Described", bound=Description)
 
 
 def part_of_stage(work: Described, stage: Stage) -> Described:
-    """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
-    up = tuple(p.only(lambda item: is_always_sent(item, stage)) for p in work.up)
-    return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)
+    """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage.
+
+    What clients change one after the other isn't among them, since no mean is taken of it.
+    """
+    up = tuple(p.only(lambda item: is_always_sent(item, stage)) for p in work.up if not p.in_turn)
+    return work if [p.items for p in up] == [p.items for p in work.up] else replace(work, up=up)

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch import Tensor
 
 from edgefl import seeds
@@ -28,11 +29,12 @@ from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.interface import Arrival, Learning, Sent, part_of_stage
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
+from edgefl.simulation.server_turns import order_of
 from edgefl.training import Assignment, Executor
 from edgefl.training.refusal import why_refused
 from edgefl.training.summed import decode_payloads
 from edgefl.training.together import submit_together
-from edgefl.work import Address, Form, Work
+from edgefl.work import Address, Form, Item, Payload, Work
 from edgefl.work.packed import is_finite
 from edgefl.work.sums import is_averaged
 from edgefl.work.update import Update
@@ -50,7 +52,7 @@ class Started:
 
     ``assignment`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``expected`` is
     its update without what it will send, if it is known before that it arrives.  ``shard`` is its clients' if their
-    changes are added up where they train.
+    changes are added up where they train.  ``computes`` is False for one that trains to be measured alone.
     """
 
     client: int
@@ -61,6 +63,7 @@ class Started:
     future: Future[Update] | None = None
     expected: Update | None = None
     shard: Shard | None = None
+    computes: bool = True
 
 
 class FiniteCheck:
@@ -122,6 +125,9 @@ class Training(Learning):
         """By the identity of a state, which is held here, and by start: values by item and by address."""
         self._parts: WeakKeyDictionary[Form, dict[int, Form | None]] = WeakKeyDictionary()
         """By stage: the form with less to send (``part_of_stage``), None if it is no less."""
+        self._visits: deque[Started] = deque()
+        """Clients that train the server's one half in this order; ``_half`` is that half as the last one left it."""
+        self._half: dict[Address, Tensor] = {}
         self._overrun = False
         """Whether it was told that attackers were too many for the rule."""
 
@@ -146,6 +152,13 @@ class Training(Learning):
             chosen.sort(key=lambda entry: -entry[1].amounts["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, dispatch, metered, trains or metered, wires)
+            self.under_way[client].computes = trains
+        if chosen[0][1].form.in_turn:
+            waiting = {started.client: started for started in self._waiting}
+            clients = np.array([client for client, *_ in sent])
+            order = clients[order_of(self.setup.seed, dispatch.number, clients)].tolist()
+            self._visits = deque(waiting[client] for client in order if client in waiting)
+            self._waiting.clear()
         self._shares = self._may_share and in_order and largest_shard(len(sent)) > 1
         if not self._shares:  # else when it is known who arrives
             self._feed()
@@ -218,7 +231,11 @@ class Training(Learning):
         assignment, future = started.assignment, started.future
         if assignment is None:
             return None
-        if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
+        if future is None and started in self._visits:
+            if arrived or assignment.metered:
+                self._visit(started)
+                future = started.future
+        elif future is None:  # one that has not begun: those before it haven't landed, or aren't needed
             self._waiting.remove(started)
         if not arrived and not assignment.metered:
             if future is not None:
@@ -227,9 +244,7 @@ class Training(Learning):
                 self._leave_window(future)
             return None
         future = future or self._submit(started)
-        while not wait((future,), timeout=LOOK_SECONDS).done:
-            self._tell()
-        update = future.result()
+        update = self._wait_for(future)
         started.future = None  # the update may be large
         self._leave_window(future)
         if not arrived:
@@ -237,13 +252,34 @@ class Training(Learning):
         if isinstance(update.kept, Spilled):
             self.kept.settle(arrival.client, update.kept)
         if started.shard is None:
-            keep = self.setup.method.setting.aggregation.non_finite == "keep"
-            reason = why_refused(assignment.form, update, assignment.seed, keep_non_finite=keep)
-            update = replace(update, refused=reason)
+            update = replace(update, refused=self._why_refused(assignment, update))
         if started.shard is not None or update.refused is None:
             self._accept(started, started.expected or self._expected_update(started, arrival, stage), update)
         started.assignment = None
         return replace(update, payloads={}, means=None)
+
+    def _wait_for(self, future: Future[Update]) -> Update:
+        """The update of a training, once it is over; meanwhile it is told how many have trained."""
+        while not wait((future,), timeout=LOOK_SECONDS).done:
+            self._tell()
+        return future.result()
+
+    def _why_refused(self, assignment: Assignment, update: Update) -> str | None:
+        keep = self.setup.method.setting.aggregation.non_finite == "keep"
+        return why_refused(assignment.form, update, assignment.seed, keep_non_finite=keep)
+
+    def _visit(self, last: Started) -> None:
+        """Train clients with the server's one half, one after the other, until this one has."""
+        while last in self._visits:
+            started = self._visits.popleft()
+            assignment = started.assignment
+            assert assignment is not None
+            half = {i.name: self._half[i.source] for i in _in_turn(assignment.form.down) if i.source in self._half}
+            started.assignment = replace(assignment, inputs={**assignment.inputs, **half})
+            update = self._wait_for(self._submit(started))
+            if started.computes and self._why_refused(assignment, update) is None:
+                trained = {name: tensor for named in update.payloads.values() for name, tensor in named.items()}
+                self._half |= {item.source: trained[item.name].clone() for item in _in_turn(assignment.form.up)}
 
     def _leave_window(self, future: Future[Update]) -> None:
         """Note that a training has landed, and give the executor the next one."""
@@ -274,6 +310,7 @@ class Training(Learning):
         else:
             form = started.plan.form
             payloads = decode_payloads(form, payloads, lambda: form.bases(self._start(started)[0]))
+            payloads = {payload.name: payloads[payload.name] for payload in expected.work.up}
         if update.refused is None and any(payload.items for payload in expected.work.up):
             payloads = payloads if mean is not None else self._within_memory(started.plan.form, payloads)
             self._updates.add(
@@ -360,6 +397,9 @@ class Training(Learning):
         """Aggregate these updates; warn once if attackers among them are too many for the rule."""
         updates = self._updates.take({(arrival.client, arrival.number) for arrival in arrivals})
         state, method = self.state, self.setup.method
+        if self._visits:  # of clients that computed, and whose updates were lost
+            self._visit(self._visits[-1])
+        half, self._half = self._half, {}
         self._free()
         if self.expected is not None and updates.mean is None:  # nobody was drawn: the round's change is its noise
             updates = Updates(mean=self._mean([], stage))
@@ -379,6 +419,9 @@ class Training(Learning):
             )
         if updates or self.expected is not None:
             self.state = method.aggregate(state, updates)
+        if half:
+            dtypes = {address: state.tensors[address].dtype for address in half}
+            self.state = self.state.with_tensors({a: tensor.to(dtypes[a]) for a, tensor in half.items()})
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that arrived and aren't used."""
@@ -387,7 +430,8 @@ class Training(Learning):
 
     def _free(self) -> None:
         """Drop what was held for updates that have been taken."""
-        self._starts = {}
+        self._starts, self._half = {}, {}
+        self._visits.clear()
         if not self._updates:
             self._bytes, self._spill = 0, None
 
@@ -411,6 +455,11 @@ class Training(Learning):
     def leave(self) -> None:
         """Cancel works that no worker has begun, because another run may need the workers."""
         self._waiting.clear()
+        self._visits.clear()
         for started in self.under_way.values():
             if started.future is not None:
                 started.future.cancel()
+
+
+def _in_turn(payloads: Sequence[Payload]) -> list[Item]:
+    return [item for payload in payloads if payload.in_turn for item in payload.items]

@@ -24,7 +24,7 @@ def page_of_devices(
     shown = list(dict.fromkeys(name for name, _ in lines))
     return DeviceChoices(
         **vars(asked.head()),
-        link=next(iter(checks.values())).link,
+        link=" or ".join(dict.fromkeys(check.link for check in checks.values())),
         devices=named_devices([known[name] for name in shown]),
         lines=[DeviceLine(device=shown.index(name), kind=kind) for name, kind in lines],
         cells=[

@@ -129,16 +129,16 @@ class _Costs:
         """The terms of download, computing and upload, and their sum for each spot."""
         transfer, first = self.transfers(works)
         moved = [each[:, first].T for each in (down, up)]  # [transfers, pairs]
-        computed = _take_works(works, busy)[:: self.links].T  # [groups, devices]
-        there = transfer[self.group], self.pair
-        total = (moved[0][there] + computed[self.group, self.pair // self.links]) + moved[1][there]
-        total = np.where(works[self.group] != LEFT_OUT, total, 0)
-        add = self.columns.add
-        return [
-            BudgetShare(by="pair", values=add(moved[0])),
-            BudgetShare(by="device", values=add(computed)),
-            BudgetShare(by="pair", values=add(moved[1])),
-        ], total
+        computed = _take_works(works, busy)  # [pairs, groups]
+        there, here = (transfer[self.group], self.pair), computed[self.pair, self.group]
+        total = np.where(works[self.group] != LEFT_OUT, (moved[0][there] + here) + moved[1][there], 0)
+        add, on_devices = self.columns.add, computed[:: self.links]
+        if np.array_equal(computed, on_devices.repeat(self.links, axis=0)):
+            computing = BudgetShare(by="device", values=add(on_devices.T))
+        else:  # halves of a split model exchange over the link
+            computing = BudgetShare(by="spot", values=add(here))
+        return [BudgetShare(by="pair", values=add(moved[0])), computing,
+                BudgetShare(by="pair", values=add(moved[1]))], total  # fmt: skip
 
     def by_spot(self, works: Integers) -> dict[str, Floats]:
         """What each spot takes of each budget, 0 for groups that take no part: `[spots]`."""
