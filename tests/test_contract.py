@@ -271,6 +271,8 @@ UNPRIVATE: list[tuple[dict[str, Any], str]] = [
     ({"model": {"image": {"tower": "resnet"}, "dimension": 32}, "data": {"clients": {"image": 2}}},
      r"image\.embedding\.bn1\.running_mean is a statistic of BatchNorm"),
     ({"fleet": {"relays": 2}}, "a relay that fails takes the updates of other clients with it"),
+    ({"schedule": {"name": "split", "server": "shared"}}, "one half that clients train in turn has no noise"),
+    ({"schedule": "split", "round": {"deadline": "1 h"}}, "clients wait for each other at the server"),
     ({"fleet": {"availability": {"markov": {"on": "2 h", "off": "6 h"}}}}, "who arrives depends on the clock"),
     ({"fleet": {"battery": {}}}, "fleet.battery: who arrives depends on the clock"),
     ({"fleet": {"server_link": {"upload": "1 Mbit/s"}}, "round": {"deadline": "1 h"}}, "leave out it or round.dead"),

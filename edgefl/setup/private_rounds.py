@@ -36,12 +36,12 @@ def private_faults(scenario: Scenario, setup: Setup, works: list[Work]) -> Itera
         yield ("privacy", "epsilon"), "noise hides an update of limited length only: add aggregation.clip"
     if aggregation.non_finite == "keep":
         yield ("aggregation", "non_finite"), "an infinite update can't be clipped: write non_finite: reject"
-    yield from _faults_of_rounds(scenario, setup)
+    yield from _faults_of_rounds(scenario, setup, works)
     yield from _faults_of_sums(scenario, setup, works)
     yield from _faults_of_eligibility(scenario, setup)
 
 
-def _faults_of_rounds(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
+def _faults_of_rounds(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
     """Draws that no accountant covers, and rounds in which one client decides whether another one's update counts."""
     options, fleet = scenario.round, setup.fleet
     selection, policy = registry.get("selection", options.selection_name), options.build_policy()
@@ -63,6 +63,12 @@ def _faults_of_rounds(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
         yield ("round", "quorum"), "a round that is left out tells how many came: write quorum: 1"
     if fleet.relays is not None:
         yield ("fleet", "relays"), "a relay that fails takes the updates of other clients with it: leave it out"
+    if scenario.schedule_name == "split":
+        if any(work.in_turn for work in (setup.restrict_to_stage(work, setup.schedule.stage(1)) for work in works)):
+            yield ("schedule", "server"), "one half that clients train in turn has no noise: write server: per-client"
+        if options.deadline is not None:
+            why = "clients wait for each other at the server, so that one decides whether another one is late"
+            yield ("round", "deadline"), f"{why}: leave it out"
     clocked = {
         "availability": not isinstance(fleet.availability, Always),
         "battery": fleet.battery is not None,
