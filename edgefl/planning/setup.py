@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl import registry
 from edgefl.arrays import Floats, Integers
+from edgefl.cost.secure import SecureSum
 from edgefl.devices import Fleet
 from edgefl.devices.caps import CAPPED
 from edgefl.methods import Method
@@ -114,6 +115,12 @@ class Setup:
         if not any(population.values()) or self.method.draws_all(round):
             return population
         return self.round.seats(population)
+
+    def secure_sum(self, kind: str) -> SecureSum | None:
+        """The secure sum of the clients of a kind in a cohort; None without ``aggregation.secure``."""
+        setting = self.method.setting
+        asked, clients = setting.aggregation, setting.cohort.get(kind, 1)
+        return SecureSum.among(clients, asked.secure, asked.neighbours, asked.bits) if asked.secure else None
 
     def rate_of(self, round: int) -> float:
         """The learning rate of a round without scaling by batch size."""

@@ -1,8 +1,8 @@
-"""Privacy in records, only with `aggregation.noise` or `privacy.epsilon`: what rounds have spent, and the words."""
+"""Privacy in records: what rounds with noise have spent, in words too, and what secure aggregation takes."""
 
 from __future__ import annotations
 
-from edgefl.records.record import Maybe, Record
+from edgefl.records.record import UNSET, Maybe, Record
 
 
 class PrivacySpent(Record):
@@ -19,6 +19,16 @@ class PrivacySpent(Record):
     `one client replaced`"""
     accountant: str
     """`pld` or `rdp`"""
+
+
+class SecureSums(Record):
+    """What secure aggregation asks of the server, by the updates that came and those that dropped out."""
+
+    unmasked_secrets: int | Maybe = UNSET
+    """Secrets that the server puts together from shares, one for each client; this and the next only with
+    [`aggregation.secure`](../guides/privacy.md#secure-aggregation)"""
+    unmasked_vectors: int | Maybe = UNSET
+    """Masks, each as long as an update, that it expands: one for each update, and all neighbours' of a dropout"""
 
 
 def privacy_words(spent: PrivacySpent | Maybe) -> str:

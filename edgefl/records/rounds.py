@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Executed, MeasuredRecord, WorkCost
-from edgefl.records.epsilon import PrivacySpent
+from edgefl.records.epsilon import PrivacySpent, SecureSums
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, always, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 
@@ -143,7 +143,7 @@ class RoundCounts(Record):
     """Virtual time of the server's works"""
 
 
-class RunSums(RelaySums, RoundCounts, SpentSums):
+class RunSums(SecureSums, RelaySums, RoundCounts, SpentSums):
     """What happened in a run's rounds, added up."""
 
 

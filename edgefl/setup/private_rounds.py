@@ -26,6 +26,9 @@ OF_DATA = ("flops", "seconds", "joules")
 def private_faults(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
     """What is wrong with noise or the section ``privacy``, given the ``works`` of the first round; nothing without."""
     aggregation, privacy = scenario.aggregation, scenario.privacy
+    if aggregation.secure is not None:
+        yield from _faults_of_secure_sums(scenario, setup)
+        yield from _faults_of_sums(scenario, setup, works)
     if aggregation.noise is None and privacy.epsilon is None:
         if privacy.delta is not None:
             yield ("privacy", "delta"), "nothing is counted without noise: add aggregation.noise, or privacy.epsilon"
@@ -39,6 +42,26 @@ def private_faults(scenario: Scenario, setup: Setup, works: list[Work]) -> Itera
     yield from _faults_of_rounds(scenario, setup, works)
     yield from _faults_of_sums(scenario, setup, works)
     yield from _faults_of_eligibility(scenario, setup)
+
+
+def _faults_of_secure_sums(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
+    """What doesn't go with sums of masked integers."""
+    options, at = scenario.round, ("aggregation", "secure")
+    if scenario.aggregation.noise is not None or scenario.privacy.epsilon is not None:
+        yield at, "rounding to integers lengthens updates beyond clip, which noise is for: leave out one of both"
+    if scenario.payload.codecs()[1] is not None:
+        yield ("payload", "up"), "masked integers are sent as they are: leave it out, or write fewer aggregation.bits"
+    if options.build_policy().overlapping:
+        why = f"masks cancel in the sum of one cohort, and rounds of {options.policy_name} overlap"
+        yield ("round", "policy"), f"{why}: write policy: synchronous"
+    elif not options.has_equal_weights:
+        yield ("round", "weighting"), "samples would leave the range of clip: write weighting: equal"
+    if setup.fleet.relays is not None:
+        yield ("fleet", "relays"), "a relay sends its own sum, whose masks don't cancel: leave it out"
+    if scenario.schedule_name == "split":
+        yield at, "the server sees each batch of a split model: leave it out"
+    if alone := next((kind for kind, n in setup.method.setting.cohort.items() if n < 2), None):
+        yield ("round", "cohort"), f"the sum of one {alone} client hides nothing: ask for two or more of each kind"
 
 
 def _faults_of_rounds(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
@@ -92,7 +115,7 @@ def _faults_of_sums(scenario: Scenario, setup: Setup, works: list[Work]) -> Iter
     table = next((item.source for _, item in items if not is_averaged(item.source)), None)
     statistic = next((item.name for work, item in items if item.name in tensors_of(work.model)[1]), None)
     if not scenario.aggregation.adds_up:
-        why = f"{scenario.aggregation.rule_name} compares updates, and noise is for a sum"
+        why = f"{scenario.aggregation.rule_name} compares updates, and their sum alone is private"
         yield ("aggregation", "rule"), f"{why}: write rule: mean"
     elif setup.method.setting.averages_products:
         why = f"{scenario.schedule_name} multiplies the factors of each update, which have no common length"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -235,6 +236,11 @@ class RoundServer:
             landed, ended = relayed.land(landed, plans, self.tally)
         yield from run.pass_until(ended)
         updates = land_cohort(run, landed, plans, dispatch, self.tally)
+        for kind, sent in Counter(plan.kind for plan in plans).items():
+            if (secure := parts.setup.secure_sum(kind)) is not None:
+                arrived = sum(update.plan.kind == kind for update in updates)
+                masks = secure.server_masks(arrived, sent - arrived)
+                self.tally.sums.update(unmasked_secrets=sent, unmasked_vectors=masks)
         self._rules.holds_cohort(updates)
         return updates
 

@@ -27,7 +27,7 @@ from edgefl.planning.privacy import PrivacyAccount
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.records.clients import FlightRecord
-from edgefl.records.epsilon import PrivacySpent
+from edgefl.records.epsilon import PrivacySpent, SecureSums
 from edgefl.records.reading import decode
 from edgefl.records.record import UNSET, always, types_of
 from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
@@ -229,6 +229,8 @@ class Simulation:
         run, setup, watch = self.run, self.run.parts.setup, self.run.progress.watch
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
         zeros = {name: zero for each in setup.fleet.columns for name, zero in each.round_sums.items()}
+        if setup.method.setting.aggregation.secure is not None:
+            zeros |= dict.fromkeys(types_of(SecureSums), 0)
         sums = Counter(dict.fromkeys(SUMMED, 0) | zeros)
         tally = Tally(round, setup.schedule.stage(round), kinds, run.now, sums)
         before = self.state.tensors if setup.schedule.adapts else {}

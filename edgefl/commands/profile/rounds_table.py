@@ -409,9 +409,11 @@ def _notes(rows: Sequence[ProfileRow]) -> list[str]:
 def _exchange_note(row: ProfileRow) -> str:
     exchange = cast(ExchangeRecord, row.exchange)
     down, up = exchange.serialised_download_bytes, exchange.serialised_upload_bytes
+    moved = f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down"
+    if not exchange.server_peak_memory_bytes:
+        return f"{moved} of keys and shares"
     return (
-        f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
-        f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
+        f"{moved}; the server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
         f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}, "
         f"{100 * exchange.server_seconds / row.compute_seconds:.1f} % of the client's time of computing"
     )

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from edgefl.methods.aggregation.fixed_point import FixedPointMeans
 from edgefl.methods.aggregation.noise import Noise
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort, Senders, cohort_counts
@@ -43,7 +44,9 @@ class Fold:
         numbers = [each.number for each in noise.senders] if noise else [self.weight(update) for update in expected]
         self._all = self._denominators(senders, numbers)
         totals = {key: float(total) for key, total in self._all[0].items()}
-        self._sums = WeightedMeans(self._cuts, totals, alone)
+        self._sums: WeightedMeans | FixedPointMeans = WeightedMeans(self._cuts, totals, alone)
+        if options.secure is not None and options.clip is not None:
+            self._sums = FixedPointMeans(self._cuts, totals, options.clip, options.bits, len(expected))
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
@@ -55,13 +58,14 @@ class Fold:
 
         Their norms aren't known, so ``aggregation.clip`` must be unset.
         """
-        assert self.options.clip is None
+        assert self.options.clip is None and isinstance(self._sums, WeightedMeans)
         weights = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
         keep = self.options.non_finite == "keep"
         return self._sums.shared_sum(updates[0].work.up, weights, keep_non_finite=keep)
 
     def merge(self, update: Update, means: Means) -> None:
         """Add the means over several updates like ``update``, which were added up elsewhere."""
+        assert isinstance(self._sums, WeightedMeans)
         self._sums.merge(means)
         self._sums.sent |= {item.source for payload in update.work.up for item in payload.items}
 
