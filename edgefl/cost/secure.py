@@ -35,14 +35,13 @@ class SecureSum:
     def among(cls, clients: int, protocol: str, neighbours: int | None, bits: int) -> SecureSum:
         """The sum over so many clients; SecAgg+ without ``neighbours`` has 2 ceil(3 log2 n), which is an assumption."""
         most = max(clients - 1, 1)
-        if protocol == "secagg":
-            return cls(clients, most, bits)
-        return cls(clients, min(most, neighbours or 2 * ceil(3 * log2(max(clients, 2)))), bits)
+        few = neighbours or 2 * ceil(3 * log2(max(clients, 2)))
+        return cls(clients, most if protocol == "secagg" else min(most, few), bits)
 
     @property
     def value_bits(self) -> int:
         """Bits of a masked value: of integers modulo R = n (2^bits - 1) + 1, which holds every sum."""
-        return (self.clients * (2**self.bits - 1)).bit_length()
+        return int(self.clients * (2**self.bits - 1)).bit_length()
 
     @property
     def up_bits(self) -> int:

@@ -68,9 +68,9 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     )
 
 
-def expected_round(run: SimulationRun, deviation: float) -> ExpectedRound:
-    """The round that is played, with noise of this deviation, and whom it draws: a plan for equal uploads, and how
-    many clients with it are expected, in the order of kinds and clients."""
+def expected_round(run: SimulationRun, noise: float) -> ExpectedRound:
+    """The round that is played, with this noise as a multiple of ``clip``, and whom it draws: a plan for equal uploads,
+    and how many clients with it are expected, in the order of kinds and clients."""
     setup, roster, found, round = run.parts.setup, run.parts.roster, list[tuple[Plan, float]](), run.at.round + 1
     for kind, draw in draws_of(setup, roster, round).items():
         cells, first, counts = np.unique(
@@ -83,7 +83,7 @@ def expected_round(run: SimulationRun, deviation: float) -> ExpectedRound:
             upload = plan.form.upload
             alike[upload] = alike.get(upload, (plan, 0))[0], alike.get(upload, (plan, 0))[1] + int(counts[index])
         found += [(plan, count * draw.places / draw.clients) for plan, count in alike.values()]
-    return ExpectedRound(round, deviation, found)
+    return ExpectedRound(round, noise * (setup.method.setting.aggregation.clip or 0.0), found)
 
 
 def draws_of(setup: Setup, roster: Roster, round: int) -> dict[str, RoundDraw]:

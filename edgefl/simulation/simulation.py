@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite
 from time import monotonic
 from typing import Any, Literal
@@ -104,9 +105,6 @@ class Simulation:
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
         learning = _learning(setup, planner, executor, journal, updates_memory)
         account = account_of(setup, planner, learning.state.versions)
-        if account is not None and (clip := setup.method.setting.aggregation.clip) is not None:
-            deviation = account.noise * clip
-            learning.expected = lambda: expected_round(self.run, deviation)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)
         parts = RunParts(
             setup,
@@ -133,6 +131,8 @@ class Simulation:
         by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
         env = Clock(0.0)
         self.run = SimulationRun(env, RunMoment(), parts, progress, InFlight(env, line) if by_event else None)
+        if account is not None:
+            learning.expected = partial(expected_round, self.run, account.noise)
         if isinstance(parts.learning, Training):
             parts.learning.on_trained = lambda done, of: on_progress(
                 "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
