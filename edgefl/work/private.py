@@ -49,7 +49,8 @@ def with_private_gradients(work: Work, options: PrivateOptions) -> Work:
         if p.train and p.data == "private":
             changed[key] = replace(p, around=(*p.around, PRIVATE), args=cast(StepArgs, {**p.args, **args}))
     passes = tuple(changed[id(p)] for p in work.passes)
-    return replace(work, passes=passes, scalars={**work.scalars, CLIP: options.clip, NOISE: options.noise})
+    clip = cast(float, options.clip)  # which its own check asks for
+    return replace(work, passes=passes, scalars={**work.scalars, CLIP: clip, NOISE: options.noise})
 
 
 def private_fault(work: Work) -> str:
@@ -156,10 +157,11 @@ def _by_vmap(
         return cast(Tensor, functional_call(stepped, placed, given))
 
     values = {name: parameter.detach() for name, parameter in trained.items()}
-    # torch warns of operators that it computes sample after sample, such as a CPU's attention
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    # torch warns of operators that it computes sample after sample, such as a CPU's attention (its private name, of 2.13)
+    warn: Callable[[bool], None] = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
+    warn(False)
     try:
-        return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(values, samples)  # type: ignore[no-any-return]
+        return vmap(grad_and_value(of_sample), (None, 0), randomness="different")(values, samples)
     except RuntimeError as error:
         said = " ".join(str(error).split())
         if not any(word in said for word in ("vmap", "functorch", "torch.func", "transform")):
@@ -168,7 +170,7 @@ def _by_vmap(
             f"torch can't differentiate several samples at once ({said:.120}): set training.private.micro_batch: 1"
         ) from error
     finally:
-        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        warn(True)
 
 
 def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float, counts: Tensor) -> None:

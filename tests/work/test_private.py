@@ -50,14 +50,14 @@ def scenario(
     return tiny(data=data, model={kind: tower}, training=training, **more)
 
 
-def parts(given: Mapping[str, Any]) -> tuple[Work, Source, dict[str, Tensor]]:
+def parts(given: dict[str, Any]) -> tuple[Work, Source, dict[str, Tensor]]:
     """The work of client 0, its data, and the tensors that it starts from."""
     setup = compose(load(given))
     work = setup.schedule.stage(1).restrict_work(setup.method.client_work(next(iter(setup.clients.kinds)), 1))
     return work, setup.clients.client(0), dict(setup.method.at_start(1).inputs(work))
 
 
-def trained(given: Mapping[str, Any], *, only: int | None = None) -> dict[str, Tensor]:
+def trained(given: dict[str, Any], *, only: int | None = None) -> dict[str, Tensor]:
     """The parameters after the work of client 0, or after its first batches."""
     work, source, inputs = parts(given)
     module = models.build(work.model)
@@ -89,7 +89,7 @@ def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
 # gradients ------------------------------------------------------------------------------------------------------------
 
 
-def first_batch(given: Mapping[str, Any]) -> tuple[Any, dict[str, Tensor]]:
+def first_batch(given: dict[str, Any]) -> tuple[Any, dict[str, Tensor]]:
     """The model as it starts, and its first batch."""
     work, source, inputs = parts(given)
     module = models.build(work.model).train()
@@ -195,7 +195,7 @@ def test_a_clip_that_no_gradient_reaches_changes_no_weight(tiny: Tiny, case: str
 
 
 def test_half_precision_computes_the_loss_alone(tiny: Tiny) -> None:
-    given = {"training": {"precision": "bfloat16"}}
+    given: dict[str, Any] = {"training": {"precision": "bfloat16"}}
     plain, private, full = (
         trained(scenario(tiny, each, **more)) for each, more in ((None, given), (NO_CLIP, given), (NO_CLIP, {}))
     )

@@ -56,6 +56,7 @@ PAGES = (
     "docs/guides/who-fits.md",
     "docs/guides/split.md",
     "docs/guides/privacy.md",
+    "docs/guides/private-clients.md",
     "docs/guides/describe-a-device.md",
     "docs/guides/measure-a-device.md",
     "docs/guides/reproduce-a-paper.md",
