@@ -239,9 +239,9 @@ PRIVATE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def private(**sections: Any) -> dict[str, Any]:
-    """Sections of a run with noise; of those in ``PRIVATE`` some fields are changed."""
-    return {**sections, **{name: {**fields, **sections.get(name, {})} for name, fields in PRIVATE.items()}}
+def private(given: Mapping[str, Mapping[str, Any]] = PRIVATE, **sections: Any) -> dict[str, Any]:
+    """Sections of a run with noise; of those that are ``given`` some fields are changed."""
+    return {**sections, **{name: {**fields, **sections.get(name, {})} for name, fields in given.items()}}
 
 
 UNPRIVATE: list[tuple[dict[str, Any], str]] = [
@@ -253,7 +253,7 @@ UNPRIVATE: list[tuple[dict[str, Any], str]] = [
     ({"privacy": {"epsilon": 1}}, r"privacy.epsilon: round 1 alone spends 2.687 of 1, with noise 1 and 1 of 2 clients"),
     ({"privacy": {"accountant": "pld"}, "aggregation": {"noise": 0.05}}, "pld counts 0.1 or more"),
     ({"aggregation": {"non_finite": "keep"}}, "an infinite update can't be clipped: write non_finite: reject"),
-    ({"aggregation": {"rule": "median"}}, "median compares updates, and noise is for a sum: write rule: mean"),
+    ({"aggregation": {"rule": "median"}}, "median compares updates, and their sum alone is private: write rule: mean"),
     *(({"round": {"selection": name}}, f"which chance {name} draws a client: write selection: poisson")
       for name in ("round-robin", "power-of-choice", "oort")),
     ({"round": {"selection": "random"}, "privacy": {"accountant": "pld"}}, "pld doesn't count cohorts of a fixed size"),
@@ -270,7 +270,7 @@ UNPRIVATE: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "flexlora", "adapter": "lora"}, "flexlora multiplies the factors of each update"),
     ({"model": {"image": {"tower": "resnet"}, "dimension": 32}, "data": {"clients": {"image": 2}}},
      r"image\.embedding\.bn1\.running_mean is a statistic of BatchNorm"),
-    ({"fleet": {"relays": 2}}, "a relay that fails takes the updates of other clients with it"),
+    ({"fleet": {"relays": 2}}, "each relay has a sum of its own: leave it out"),
     ({"schedule": {"name": "split", "server": "shared"}}, "one half that clients train in turn has no noise"),
     ({"schedule": "split", "round": {"deadline": "1 h"}}, "clients wait for each other at the server"),
     ({"fleet": {"availability": {"markov": {"on": "2 h", "off": "6 h"}}}}, "who arrives depends on the clock"),
@@ -281,6 +281,28 @@ UNPRIVATE: list[tuple[dict[str, Any], str]] = [
      "a budget of bytes depends on the copies that a client holds"),
 ]  # fmt: skip
 """Runs with noise that would promise too much."""
+SECURE: Mapping[str, Mapping[str, Any]] = {
+    "aggregation": {"clip": 1.0, "secure": "secagg"},
+    "round": {"weighting": "equal", "cohort": 1.0},
+    "privacy": {},
+}
+INSECURE: list[tuple[dict[str, Any], str]] = [
+    ({"aggregation": {"clip": None}}, "aggregation: secure sums integers of a range that clip gives: add clip"),
+    ({"aggregation": {"neighbours": 3}}, r"neighbours belongs to secure: secagg\+"),
+    ({"aggregation": {"noise": 1.0}, "privacy": {"delta": 1e-3, "accountant": "rdp"}}, "leave out one of both"),
+    ({"aggregation": {"rule": "krum"}}, "krum compares updates, and their sum alone is private"),
+    ({"payload": {"up": "int8"}}, "payload.up: masked integers are sent as they are"),
+    (
+        {"round": {"policy": "buffered"}},
+        "rounds of buffered overlap, and noise and masks are for the sum of one cohort",
+    ),
+    ({"round": {"weighting": None}}, "samples would weigh an update beyond clip"),
+    ({"round": {"cohort": 0.4}}, "the sum of one image client hides nothing: ask for two or more of each kind"),
+    ({"method": "fednova", "training": {"optimizer": "sgd"}}, "fednova weighs updates by what clients report"),
+    ({"fleet": {"relays": 2}}, "each relay has a sum of its own: leave it out"),
+    ({"schedule": "split"}, "the server sees each batch of a split model: leave it out"),
+]
+"""Secure sums of what is no sum."""
 
 
 REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -474,8 +496,9 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"round": {"policy": "buffered", "selection": "poisson"}}, "poisson draws whole cohorts, and buffered fills"),
         ({"round": {"selection": "poisson", "over_selection": 0.5}}, "poisson draws a cohort of any size"),
     ],
-    "noise that [would promise too much](../guides/privacy.md#what-is-refused)": [
-        (private(**sections), reason) for sections, reason in UNPRIVATE
+    "noise and `secure` that [would promise too much](../guides/privacy.md#what-is-refused)": [
+        *((private(**sections), reason) for sections, reason in UNPRIVATE),
+        *((private(SECURE, **sections), reason) for sections, reason in INSECURE),
     ],
     "`power-of-choice` and `oort` by losses without training": [
         ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} selects by losses")

@@ -77,7 +77,7 @@ class SecureSum:
     def pack(self, moved: Traffic, up: Sequence[Payload], buffers: Container[Address]) -> Traffic:
         """The traffic with masked values in place of the payloads ``up``; a tensor's values fill whole bytes."""
         by_payload, by_part = dict.fromkeys((p.name for p in up), 0), dict.fromkeys(TRAFFIC_PARTS, 0)
-        for payload, item in ((payload, item) for payload in up for item in payload.items):
+        for payload, item in ((each, item) for each in up for item in each.items):
             size = -(-values_of(item.shape) * self.value_bits // 8)
             by_payload[payload.name] += size
             by_part[traffic_part(item, buffers)] += size

@@ -26,10 +26,12 @@ OF_DATA = ("flops", "seconds", "joules")
 def private_faults(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
     """What is wrong with noise or the section ``privacy``, given the ``works`` of the first round; nothing without."""
     aggregation, privacy = scenario.aggregation, scenario.privacy
+    is_noisy = aggregation.noise is not None or privacy.epsilon is not None
+    if is_noisy or aggregation.secure is not None:
+        yield from _faults_of_sums(scenario, setup, works)
     if aggregation.secure is not None:
         yield from _faults_of_secure_sums(scenario, setup)
-        yield from _faults_of_sums(scenario, setup, works)
-    if aggregation.noise is None and privacy.epsilon is None:
+    if not is_noisy:
         if privacy.delta is not None:
             yield ("privacy", "delta"), "nothing is counted without noise: add aggregation.noise, or privacy.epsilon"
         return
@@ -40,24 +42,16 @@ def private_faults(scenario: Scenario, setup: Setup, works: list[Work]) -> Itera
     if aggregation.non_finite == "keep":
         yield ("aggregation", "non_finite"), "an infinite update can't be clipped: write non_finite: reject"
     yield from _faults_of_rounds(scenario, setup, works)
-    yield from _faults_of_sums(scenario, setup, works)
     yield from _faults_of_eligibility(scenario, setup)
 
 
 def _faults_of_secure_sums(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
     """What doesn't go with sums of masked integers."""
-    options, at = scenario.round, ("aggregation", "secure")
+    at = "aggregation", "secure"
     if scenario.aggregation.noise is not None or scenario.privacy.epsilon is not None:
         yield at, "rounding to integers lengthens updates beyond clip, which noise is for: leave out one of both"
     if scenario.payload.codecs()[1] is not None:
         yield ("payload", "up"), "masked integers are sent as they are: leave it out, or write fewer aggregation.bits"
-    if options.build_policy().overlapping:
-        why = f"masks cancel in the sum of one cohort, and rounds of {options.policy_name} overlap"
-        yield ("round", "policy"), f"{why}: write policy: synchronous"
-    elif not options.has_equal_weights:
-        yield ("round", "weighting"), "samples would leave the range of clip: write weighting: equal"
-    if setup.fleet.relays is not None:
-        yield ("fleet", "relays"), "a relay sends its own sum, whose masks don't cancel: leave it out"
     if scenario.schedule_name == "split":
         yield at, "the server sees each batch of a split model: leave it out"
     if alone := next((kind for kind, n in setup.method.setting.cohort.items() if n < 2), None):
@@ -67,25 +61,17 @@ def _faults_of_secure_sums(scenario: Scenario, setup: Setup) -> Iterator[Fault]:
 def _faults_of_rounds(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
     """Draws that no accountant covers, and rounds in which one client decides whether another one's update counts."""
     options, fleet = scenario.round, setup.fleet
-    selection, policy = registry.get("selection", options.selection_name), options.build_policy()
+    selection = registry.get("selection", options.selection_name)
     if selection.sampling is None:
         why = f"no accountant knows with which chance {options.selection_name} draws a client"
         yield ("round", "selection"), f"{why}: write selection: poisson"
     if selection.sampling == "without replacement" and scenario.privacy.accountant == "pld":
         why = f"pld doesn't count cohorts of a fixed size, which {options.selection_name} draws"
         yield ("privacy", "accountant"), f"{why}: write accountant: rdp, or round.selection: poisson"
-    if policy.overlapping:
-        why = f"rounds of {options.policy_name} overlap, and an account is of rounds that draw anew"
-        yield ("round", "policy"), f"{why}: write policy: synchronous"
-    elif not options.has_equal_weights:
-        yield ("round", "weighting"), "samples would weigh an update beyond clip: write weighting: equal"
     if options.over_selection:
-        why = "an update counts or not by the speed of others"
-        yield ("round", "over_selection"), f"{why}: leave it out"
+        yield ("round", "over_selection"), "an update counts or not by the speed of others: leave it out"
     if options.quorum > 1:
         yield ("round", "quorum"), "a round that is left out tells how many came: write quorum: 1"
-    if fleet.relays is not None:
-        yield ("fleet", "relays"), "a relay that fails takes the updates of other clients with it: leave it out"
     if scenario.schedule_name == "split":
         if any(work.in_turn for work in (setup.restrict_to_stage(work, setup.schedule.stage(1)) for work in works)):
             yield ("schedule", "server"), "one half that clients train in turn has no noise: write server: per-client"
@@ -108,12 +94,19 @@ def _faults_of_rounds(scenario: Scenario, setup: Setup, works: list[Work]) -> It
 
 
 def _faults_of_sums(scenario: Scenario, setup: Setup, works: list[Work]) -> Iterator[Fault]:
-    """What else than a sum of clipped changes the server makes of updates."""
-    method, name = setup.method, scenario.method_name
+    """What else than one sum of clipped changes the server makes of a cohort's updates."""
+    method, name, options = setup.method, scenario.method_name, scenario.round
     own, field = type(method), ("method", "name")
     items = [(work, item) for work in works for payload in work.up for item in payload.items]
     table = next((item.source for _, item in items if not is_averaged(item.source)), None)
     statistic = next((item.name for work, item in items if item.name in tensors_of(work.model)[1]), None)
+    if options.build_policy().overlapping:
+        why = f"rounds of {options.policy_name} overlap, and noise and masks are for the sum of one cohort"
+        yield ("round", "policy"), f"{why}: write policy: synchronous"
+    elif not options.has_equal_weights:
+        yield ("round", "weighting"), "samples would weigh an update beyond clip: write weighting: equal"
+    if setup.fleet.relays is not None:
+        yield ("fleet", "relays"), "each relay has a sum of its own: leave it out"
     if not scenario.aggregation.adds_up:
         why = f"{scenario.aggregation.rule_name} compares updates, and their sum alone is private"
         yield ("aggregation", "rule"), f"{why}: write rule: mean"
