@@ -30,12 +30,9 @@ CLIP, NOISE = "private_clip", "private_noise"
 SMALL = 1e-6
 """Added to the norm of a sample's gradient, which may be 0, as opacus does."""
 
-Gradients = dict[str, Tensor]
-"""Gradients of some samples ``[samples, ...]``, by parameter."""
-
 
 class PrivateArgs(StepArgs, total=False):
-    """Arguments of ``PrivateGradients``: what ``PrivateOptions`` says of them."""
+    """Arguments of ``PrivateGradients``."""
 
     micro_batch: int
 
@@ -58,30 +55,26 @@ def private_fault(work: Work) -> str:
 
     Raises what the model's code raises.
     """
-    own, other = [p for p in work.passes if p.data == "private"], "take another method, such as fedavg"
-    if not any(p.train for p in own):
-        return f"{work.kind} clients train on no samples of their own: {other}"
+    own, module = [p for p in work.passes if p.data == "private"], models.blueprint(work.model)
     for p in own:
         if not p.train:
-            return f"{describe_step(p)} tells about samples without noise: {other}"
-        for name in p.steps:
-            if not says(registry.get("step", name), "averages_samples"):
-                return (
-                    f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is "
-                    "a mean over samples, each seen alone (averages_samples): take the task classify or next-token, "
-                    "and a method that trains by these alone, such as fedavg"
-                )
-    module, trains = models.blueprint(work.model), set(work.trainable)
+            return f"{describe_step(p)} tells about samples without noise: take another method, such as fedavg"
+        for name in (name for name in p.steps if not says(registry.get("step", name), "averages_samples")):
+            return (
+                f"{registry.describe_part('step', name)}, by which {work.kind} clients train, has no loss that is a "
+                "mean over samples, each seen alone (averages_samples): take the task classify or next-token, and a "
+                "method that trains by these alone, such as fedavg"
+            )
     for name, part in module.named_modules():
         called = f"{name}, a {type(part).__name__},"
         if isinstance(part, _NormBase) and (isinstance(part, _BatchNorm) or part.track_running_stats):
             return f"{called} mixes the samples of a batch: take a model with LayerNorm or GroupNorm"
         if isinstance(part, nn.GRU | nn.RNN) and any(cast(PrivateArgs, p.args).get("micro_batch") != 1 for p in own):
             return f"torch.func can't compute {called} for several samples at once: set training.private.micro_batch: 1"
-    for name, parameter in module.named_parameters():
-        if name in trains and parameter.dtype in (torch.bfloat16, torch.float16):
-            return f"{name} trains in half precision, which rounds noise away: write float32 for its dtype"
-    return ""
+    half = {name for name, p in module.named_parameters() if p.dtype in (torch.bfloat16, torch.float16)}
+    for name in (name for name in work.trainable if name in half):
+        return f"{name} trains in half precision, which rounds noise away: write float32 for its dtype"
+    return "" if own else f"{work.kind} clients train on no samples of their own: take another method, such as fedavg"
 
 
 class PrivateGradients(Wrapper):
@@ -125,39 +118,32 @@ class PrivateGradients(Wrapper):
 class _Stepped(nn.Module):
     """A step's loss as a module, which torch can call with other tensors in place of the model's parameters."""
 
-    def __init__(self, model: nn.Module, loss_of: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]):
+    def __init__(self, model: nn.Module, forward: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]):
         super().__init__()
-        self.model, self.loss_of = model, loss_of
+        self.model, self.forward = model, forward
 
-    def forward(self, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]) -> Tensor:
-        """The loss of samples, with what trains."""
-        return self.loss_of(trained, samples)
+
+# Both give gradients of samples ``[samples, ...]`` by parameter, and losses ``[samples]``.
 
 
 def _by_backward(
-    stepped: _Stepped, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]
-) -> tuple[Gradients, Tensor]:
-    """The gradients of a single sample, and its loss ``[1]``."""
-    loss = stepped(trained, samples)
+    stepped: _Stepped, trained: Mapping[str, Tensor], sample: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Tensor]:
+    loss = stepped(trained, sample)
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
     return {name: each[None] for name, each in zip(trained, found, strict=True)}, loss.detach()[None]
 
 
 def _by_vmap(
     stepped: _Stepped, trained: Mapping[str, Tensor], samples: Mapping[str, Tensor]
-) -> tuple[Gradients, Tensor]:
-    """The gradients of samples, all at once, and their losses ``[samples]``.
-
-    Raises MethodError if torch can't differentiate the step for all of them at once.
-    """
-
+) -> tuple[dict[str, Tensor], Tensor]:
     def of_sample(parameters: Mapping[str, Tensor], sample: Mapping[str, Tensor]) -> Tensor:
         placed = {f"model.{name}": value for name, value in parameters.items()}
         given = parameters, {name: field[None] for name, field in sample.items()}
         return cast(Tensor, functional_call(stepped, placed, given))
 
     values = {name: parameter.detach() for name, parameter in trained.items()}
-    # torch warns of operators that it computes sample after sample, such as a CPU's attention (its private name, of 2.13)
+    # torch warns of operators that it computes sample after sample, such as a CPU's attention; a private name, of 2.13
     warn: Callable[[bool], None] = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
     warn(False)
     try:
@@ -173,7 +159,7 @@ def _by_vmap(
         warn(True)
 
 
-def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float, counts: Tensor) -> None:
+def _add_clipped(sums: dict[str, Tensor], gradients: dict[str, Tensor], clip: float, counts: Tensor) -> None:
     """Add the gradients of samples that count, each clipped to the norm ``clip`` over all parameters; empties them."""
     norms = [torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients.values()]
     factor = (clip / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + SMALL)).clamp(max=1.0) * counts
@@ -184,16 +170,14 @@ def _add_clipped(sums: dict[str, Tensor], gradients: Gradients, clip: float, cou
 
 
 class _GivenGradients(torch.autograd.Function):
-    """A loss with the gradients of parameters given, which the backward pass scales."""
+    """A loss with gradients of parameters, one for each, which the backward pass scales by what came in."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:
-        """``gradients`` are as many as parameters."""
         ctx.gradients = gradients
         return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients, times the factor that came in."""
         gradients, ctx.gradients = ctx.gradients, None  # the graph may outlive the update
         return None, None, *(each.mul_(factors[0]) for each in gradients)

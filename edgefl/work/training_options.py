@@ -86,41 +86,32 @@ class OwnTraining(Fields):
 
 
 class PrivateOptions(Fields):
-    """DP-SGD (Abadi et al. 2016): what one sample can change is bounded by a clip, and hidden by noise."""
+    """DP-SGD (Abadi et al. 2016): a clip bounds what one sample can change, and noise hides it."""
 
-    clip: PositiveFloat | None = Field(
-        None, description="largest L2 norm of a sample's gradient, over all parameters that train"
-    )
+    clip: PositiveFloat | None = Field(None, description="largest L2 norm of a sample's gradient, over all that trains")
     noise: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="deviation of the normal noise on a batch's sum, over clip; 0: none"
+        0.0, ge=0, allow_inf_nan=False, description="deviation of the noise on a batch's sum, over clip"
     )
     micro_batch: PositiveInt | None = Field(
         None,
         description="samples that are differentiated at a time: the same updates in less memory and more time; 1 takes "
         "one after the other, without torch.func; null: the whole batch",
     )
-    poisson: float | None = Field(
+    poisson: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
-        gt=0,
-        le=1,
-        description="samples that a batch has on average, as a share of batch: each sample is in it with the same "
-        "probability, and places that stay free cost as much; null: shuffled epochs",
+        description="mean size of a batch, as a share of batch: each sample is in it with the same probability, and "
+        "free places cost as much; null: shuffled epochs",
     )
-    delta: float | None = Field(
-        None, gt=0, lt=1, description="delta at which edgefl profile says the epsilon of a sample; only with poisson"
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="delta at which edgefl profile says the epsilon of a sample; only with poisson and noise"
     )
 
     @model_validator(mode="after")
-    def _bounded(self) -> PrivateOptions:
+    def _check_bound(self) -> PrivateOptions:
         if self.clip is None:
-            raise ValueError(
-                "noise hides a sample only where its gradient is bounded: set clip, the largest norm, such as 1.0"
-            )
+            raise ValueError("noise hides a sample only where its gradient is bounded: set clip, such as 1.0")
         if self.delta is not None and not (self.poisson and self.noise):
-            raise ValueError(
-                "the epsilon at a delta is known for noised Poisson samples, not for shuffled epochs: set poisson, "
-                "such as 0.5, and noise, or leave delta out"
-            )
+            raise ValueError("delta needs noised Poisson samples: set poisson, such as 0.5, and noise, or leave it out")
         return self
 
 
@@ -230,9 +221,7 @@ class TrainingOptions(Fields):
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
     private: PrivateOptions | None = Field(
-        None,
-        description="DP-SGD at the clients: {clip: 1.0, noise: 1.1, micro_batch: 4}; each batch has noise of its own, "
-        "also under accumulation; null: none",
+        None, description="DP-SGD at the clients, with noise for each batch: {clip: 1.0, noise: 1.1, micro_batch: 4}"
     )
     checkpointing: bool | Annotated[str, BeforeValidator(_check_blocks), Field(pattern=_BLOCKS)] = Field(
         False,
@@ -343,20 +332,16 @@ class TrainingOptions(Fields):
     def _check_private(self) -> None:
         if self.private is None:
             return
-        wrong = {
-            "optimizer: mezo": (self.optimizer == "mezo", "has no gradients that could be clipped: take sgd or adamw"),
-            "step_in_backward": (self.step_in_backward, "frees a gradient before the norm of all is known: leave it "
-                                 "out, and lower private.micro_batch"),
-            "precision: float16": (self.precision == "float16", "scales the loss after its samples are differentiated, "
-                                   "when small gradients are 0 already: write bfloat16"),
-        }  # fmt: skip
-        single = {"checkpointing": bool(self.checkpointing), "loss_chunk": self.loss_chunk is not None}
-        if self.private.micro_batch != 1:
-            why = "can't be differentiated for several samples at once by torch.func: set private.micro_batch: 1"
-            wrong |= {name: (given, why) for name, given in single.items()}
-        for name, (given, why) in wrong.items():
+        many, single = self.private.micro_batch != 1, "takes one sample at a time: set private.micro_batch: 1"
+        for given, why in (
+            (self.optimizer == "mezo", "optimizer: mezo has no gradients that could be clipped: take sgd or adamw"),
+            (self.step_in_backward, "step_in_backward frees a gradient before the norm of all is known: leave it out"),
+            (self.precision == "float16", "float16 scales a loss whose small gradients are 0 by then: write bfloat16"),
+            (many and self.checkpointing, f"checkpointing {single}"),
+            (many and self.loss_chunk, f"loss_chunk {single}"),
+        ):
             if given:
-                raise ValueError(f"private: {name} {why}")
+                raise ValueError(f"private: {why}")
 
     def _check_decay(self) -> None:
         if self.lr_decay_per == "round":

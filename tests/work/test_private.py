@@ -371,15 +371,26 @@ ONE = {"clip": 1.0, "noise": 1.0}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "noise alone": ({"private": {"noise": 1.0}}, "private: noise hides a sample only where .* set clip"),
     "mezo": ({"training": {"optimizer": "mezo"}}, "mezo has no gradients"),
-    "step in backward": ({"training": {"step_in_backward": True}}, "step_in_backward .* lower private.micro_batch"),
-    "float16": ({"training": {"precision": "float16"}}, "float16 scales the loss after .* write bfloat16"),
-    "checkpointing": ({"training": {"checkpointing": True}}, "checkpointing .* set private.micro_batch: 1"),
+    "step in backward": ({"training": {"step_in_backward": True}}, "step_in_backward frees .* leave it out"),
+    "float16": ({"training": {"precision": "float16"}}, "float16 scales a loss .* write bfloat16"),
+    "checkpointing": (
+        {"training": {"checkpointing": True}},
+        "checkpointing takes one sample .* set private.micro_batch: 1",
+    ),
     "a kind's mezo": ({"training": {"by": {"image": {"optimizer": "mezo"}}}}, "by.image: private: optimizer: mezo"),
     "batch norm": ({"tower": {"tower": "resnet", "layers": 18}}, "a BatchNorm2d, mixes .* LayerNorm or GroupNorm"),
     "gru": ({"kind": "text", "tower": TOWERS["gru"][1]}, "a GRU, .* set training.private.micro_batch: 1"),
     "split": (
         {"schedule": {"name": "split", "after": 1, "rounds": 1}},
         "known to neither half: leave training.private",
+    ),
+    "chunks": (
+        {"training": {"loss_chunk": 4}},
+        "loss_chunk takes one sample at a time: set private.micro_batch: 1",
+    ),
+    "half weights": (
+        {"tower": {**VIT, "dtype": "bfloat16"}, "training": {"optimizer": "adamw"}},
+        "trains in half precision, which rounds noise away",
     ),
     "central": ({"method": "central"}, "no client trains .* take method: fedavg"),
     "a loss without noise": ({"method": "qfedavg"}, "'classify' tells about samples without noise"),

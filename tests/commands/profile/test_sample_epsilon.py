@@ -79,7 +79,7 @@ def test_cutting_batches_off_costs_epsilon(tiny: Tiny) -> None:
 @pytest.mark.parametrize("private", [{"poisson": None}, {"noise": 0.0}])
 def test_shuffled_and_plain_sums_have_no_epsilon(tiny: Tiny, private: dict[str, Any]) -> None:
     given = scenario(tiny, **private)
-    with pytest.raises(ScenarioError, match="not for shuffled epochs: set poisson, such as 0.5, and noise"):
+    with pytest.raises(ScenarioError, match="delta needs noised Poisson samples: set poisson, such as 0.5, and noise"):
         edgefl.profile(given)
     del given["training"]["private"]["delta"]
     answer: Any = edgefl.profile(given)
