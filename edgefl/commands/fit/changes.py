@@ -38,8 +38,8 @@ MOST_ACCUMULATION = 64
 CHUNKS = 8
 """Parts of a batch's tokens whose loss is proposed to be computed at a time, as torchtune's."""
 MICRO_BATCHES = 4
-"""Parts of a batch of which private gradients are proposed to be computed at a time: on a CPU the quarter of 16 samples
-peaks below plain training for .5 to 2 times as long.  A smaller one is a single sample."""
+"""Parts of a batch of which private gradients are proposed to be computed at a time: a quarter of 16 takes .7 to
+1.5 times the peak of plain training, all of them 2.3 to 4.5 times (docs/guides/private-clients.md)."""
 MOST_PARTS = 4
 """Most stages of a proposed elastic schedule: each part that it offers takes a prediction."""
 NARROWER = ("float32", "bfloat16", "float16", "int8")
@@ -156,15 +156,11 @@ def _valid(data: dict[str, object], step: FitChange) -> bool:
 
 def _micro_batches(scenario: Scenario, setup: Setup, kind: str) -> tuple[FitChange, ...]:
     """A quarter of a batch, and a single sample, whose private gradients are in memory at a time."""
-    private = scenario.training.private
-    if private is None:
-        return ()
-    now = private.micro_batch or scenario.training.batch_of(setup.method.setting.kinds[kind].pattern)
-    sizes = [size for size in dict.fromkeys((now // MICRO_BATCHES, 1)) if 0 < size < now]
-    return tuple(
-        FitChange(f"micro-batches of {size}", COMPUTATION, i, {"training.private.micro_batch": size})
-        for i, size in enumerate(sizes, start=1)
-    )
+    private, batch = scenario.training.private, scenario.training.batch_of(setup.method.setting.kinds[kind].pattern)
+    now = 0 if private is None else private.micro_batch or batch
+    sizes = enumerate((size for size in dict.fromkeys((now // MICRO_BATCHES, 1)) if 0 < size < now), start=1)
+    sets = "training.private.micro_batch"
+    return tuple(FitChange(f"micro-batches of {size}", COMPUTATION, i, {sets: size}) for i, size in sizes)
 
 
 def _chunks(scenario: Scenario, setup: Setup, kind: str) -> tuple[FitChange, ...]:

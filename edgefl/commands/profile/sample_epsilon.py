@@ -15,6 +15,7 @@ from edgefl.planning.subjects import Subject
 from edgefl.records.record import UNSET, Maybe
 from edgefl.work import Work
 from edgefl.work.private import PRIVATE
+from edgefl.work.training_options import PrivateOptions
 
 
 def sample_epsilon(setup: Setup, subject: Subject, works: Iterable[tuple[Work, int]]) -> float | Maybe:
@@ -26,27 +27,23 @@ def sample_epsilon(setup: Setup, subject: Subject, works: Iterable[tuple[Work, i
     private, sizes = setup.method.setting.training.private, setup.clients.client_samples[subject.members]
     if private is None or private.delta is None or not sizes.any():
         return UNSET
-    client = int(subject.members[np.argmin(np.where(sizes, sizes, sizes.max() + 1))])
-    source, batches = setup.clients.client(client), Counter[tuple[tuple[str, ...], int, int]]()
-    for work, times in works:
-        for p in work.limit_batches(source.size).passes:
-            if PRIVATE in p.around:
-                batches[p.patterns, source.size(p), p.batch] += times * sum(source.counts(p).values())
-    assert private.poisson is not None
-    each = ((n, private.poisson * batch / n, batch, count) for (_, n, batch), count in batches.items() if count)
-    return max((_epsilon_of(private.noise, private.delta, *mechanism) for mechanism in each), default=UNSET)
+    source = setup.clients.client(int(subject.members[np.argmin(np.where(sizes, sizes, sizes.max() + 1))]))
+    batches = Counter[tuple[tuple[str, ...], int, int]]()
+    for p, times in ((p, n) for work, n in works for p in work.limit_batches(source.size).passes):
+        if PRIVATE in p.around:
+            batches[p.patterns, source.size(p), p.batch] += times * sum(source.counts(p).values())
+    each = (_epsilon_of(private, *key[1:], count) for key, count in batches.items() if count)
+    return max(each, default=UNSET)
 
 
 @cache
-def _epsilon_of(noise: float, delta: float, samples: int, chance: float, batch: int, batches: int) -> float:
+def _epsilon_of(private: PrivateOptions, samples: int, batch: int, batches: int) -> float:
     """Epsilon of so many noised sums of Poisson samples that are cut off at a batch, for one sample more or less."""
     if find_spec("dp_accounting") is None:
-        raise MethodError(
-            f"training.private.delta needs dp-accounting, which isn't installed: {install_hint('privacy')}"
-        )
+        raise MethodError(f"training.private.delta needs dp-accounting, which isn't there: {install_hint('privacy')}")
     from dp_accounting import TruncatedSubsampledGaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant()
-    accountant.compose(TruncatedSubsampledGaussianDpEvent(samples, chance, batch, noise), batches)
-    return float(accountant.get_epsilon(delta))
+    accountant, chance = PLDAccountant(), (private.poisson or 0.0) * batch / samples
+    accountant.compose(TruncatedSubsampledGaussianDpEvent(samples, chance, batch, private.noise), batches)
+    return float(accountant.get_epsilon(private.delta))
