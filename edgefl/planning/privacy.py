@@ -82,7 +82,7 @@ class PrivacyAccount:
 
     def check(self) -> None:
         """Raise MethodError without dp-accounting, and for a noise that is given as ``noise`` does."""
-        _library()
+        accountants()
         if self.given is not None:
             _ = self.noise
 
@@ -111,7 +111,7 @@ class PrivacyAccount:
             return LEAST_NOISE
         if self._epsilon(MOST_NOISE, rounds) > target:
             raise MethodError(f"privacy.epsilon: no noise up to {MOST_NOISE:g} keeps {rounds} rounds within {target:g}")
-        library = _library()
+        library = accountants()
         with _quiet():
             found = library.calibrate_dp_mechanism(
                 self._accountant, lambda noise: self._event(noise, rounds), target, options.delta,
@@ -150,7 +150,7 @@ class PrivacyAccount:
 
     def _accountant(self) -> Any:
         """An empty accountant of dp-accounting."""
-        library = _library()
+        library = accountants()
         relation = library.NeighboringRelation
         if self.options.accountant == "pld":
             return library.pld.PLDAccountant()
@@ -160,7 +160,7 @@ class PrivacyAccount:
 
     def _event(self, noise: float, rounds: int) -> Any:
         """The first rounds as an event of dp-accounting."""
-        library = _library()
+        library = accountants()
         if self.sampling == "poisson":
             gaussian = library.GaussianDpEvent(noise)
             events = [library.PoissonSampledDpEvent(d.places / d.clients, gaussian) for d, _ in self._counts(rounds)]
@@ -178,13 +178,13 @@ class PrivacyAccount:
 @lru_cache(64)
 def _loss(noise: float, rate: float) -> Any:
     """The distribution of the privacy loss of a round under Poisson sampling, which takes half a second."""
-    _library()
+    accountants()
     from dp_accounting.pld import privacy_loss_distribution
 
     return privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=rate)
 
 
-def _library() -> Any:
+def accountants() -> Any:
     """``dp_accounting`` with its accountants.  Raises MethodError, with what installs it, if it is missing."""
     try:
         import dp_accounting
@@ -192,7 +192,7 @@ def _library() -> Any:
         import dp_accounting.rdp
     except ImportError as error:
         raise MethodError(
-            "privacy: epsilon needs a package that isn't installed: pip install dp-accounting (or, "
+            "an epsilon needs a package that isn't installed: pip install dp-accounting (or, "
             f"{install_hint('privacy')})"
         ) from error
     return dp_accounting

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 
-from edgefl.errors import MethodError, install_hint
+from edgefl.planning.privacy import accountants
 from edgefl.planning.setup import Setup
 from edgefl.planning.subjects import Subject
 from edgefl.records.record import UNSET, Maybe
@@ -39,11 +38,7 @@ def sample_epsilon(setup: Setup, subject: Subject, works: Iterable[tuple[Work, i
 @cache
 def _epsilon_of(private: PrivateOptions, samples: int, batch: int, batches: int) -> float:
     """Epsilon of so many noised sums of Poisson samples that are cut off at a batch, for one sample more or less."""
-    if find_spec("dp_accounting") is None:
-        raise MethodError(f"training.private.delta needs dp-accounting, which isn't there: {install_hint('privacy')}")
-    from dp_accounting import TruncatedSubsampledGaussianDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    accountant, chance = PLDAccountant(), (private.poisson or 0.0) * batch / samples
-    accountant.compose(TruncatedSubsampledGaussianDpEvent(samples, chance, batch, private.noise), batches)
+    library = accountants()
+    accountant, chance = library.pld.PLDAccountant(), (private.poisson or 0.0) * batch / samples
+    accountant.compose(library.TruncatedSubsampledGaussianDpEvent(samples, chance, batch, private.noise), batches)
     return float(accountant.get_epsilon(private.delta))
