@@ -108,7 +108,7 @@ class PrivacyAccount:
                     "aggregation.noise, which is then found"
                 )
             return self.given
-        from scipy.optimize import brentq  # here, because it takes a tenth of a second to import
+        from scipy.optimize import brentq  # here, because its import takes 0.7 s
 
         assert target is not None
         if self._by_rdp(LEAST_NOISE, rounds) <= target:
