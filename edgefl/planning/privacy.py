@@ -154,21 +154,20 @@ class PrivacyAccount:
         if not counts:
             return 0.0
         relation = library.NeighboringRelation
-        relation = relation.ADD_OR_REMOVE_ONE if self.sampling == "poisson" else relation.REPLACE_ONE
+        is_poisson = self.sampling == "poisson"
+        spent = library.rdp.RdpAccountant(
+            neighboring_relation=relation.ADD_OR_REMOVE_ONE if is_poisson else relation.REPLACE_ONE
+        )
+        # noise is in units of the sum's sensitivity: a client that is replaced moves it by twice the clip
+        gaussian = library.GaussianDpEvent(noise if is_poisson else noise / 2)
         with _quiet():
-            spent = library.rdp.RdpAccountant(neighboring_relation=relation)
-            for draw, count in counts:
-                spent.compose(self._event(noise, draw), count)
+            for (places, clients), count in counts:
+                if is_poisson:
+                    event = library.PoissonSampledDpEvent(places / clients, gaussian)
+                else:
+                    event = library.SampledWithoutReplacementDpEvent(clients, places, gaussian)
+                spent.compose(event, count)
             return float(spent.get_epsilon(self.options.delta))
-
-    def _event(self, noise: float, draw: RoundDraw) -> Any:
-        """A round as an event of dp-accounting."""
-        library = accountants()
-        if self.sampling == "poisson":
-            return library.PoissonSampledDpEvent(draw.places / draw.clients, library.GaussianDpEvent(noise))
-        # noise is in units of the sum's sensitivity, which is twice the clip
-        gaussian = library.GaussianDpEvent(noise / 2)
-        return library.SampledWithoutReplacementDpEvent(draw.clients, draw.places, gaussian)
 
 
 @lru_cache(64)
