@@ -232,6 +232,79 @@ ONE, SINGLE, PAIRED = {"clients": {"image": 3}}, {"clients": {"image": 2, "text"
 PUBLIC, CLASSIFY = {"public": 24}, {"tasks": {"image-text": "classify"}}
 ANSWERS = {"model": MULTIWAY, "data": CLASSIFY}
 
+PRIVATE: Mapping[str, Mapping[str, Any]] = {
+    "aggregation": {"clip": 1.0, "noise": 1.0},
+    "privacy": {"delta": 1e-3, "accountant": "rdp"},
+    "round": {"selection": "poisson", "weighting": "equal", "cohort": 0.5},
+}
+
+
+def private(given: Mapping[str, Mapping[str, Any]] = PRIVATE, **sections: Any) -> dict[str, Any]:
+    """Sections of a run with noise; of those that are ``given`` some fields are changed."""
+    return {**sections, **{name: {**fields, **sections.get(name, {})} for name, fields in given.items()}}
+
+
+UNPRIVATE: list[tuple[dict[str, Any], str]] = [
+    ({"aggregation": {"clip": None}}, "aggregation: noise is a multiple of clip, .* add clip"),
+    ({"aggregation": {"clip": None, "noise": None}, "privacy": {"epsilon": 8}}, "limited length only: add .*clip"),
+    ({"aggregation": {"noise": None}}, "privacy.delta: nothing is counted without noise"),
+    ({"privacy": {"delta": None}}, "aggregation.noise: nobody knows what it hides .* add privacy.delta"),
+    ({"privacy": {"delta": None, "epsilon": 8}}, "epsilon holds but for a chance of delta: add delta"),
+    ({"privacy": {"epsilon": 1}}, r"privacy.epsilon: round 1 alone spends 2.687 of 1, with noise 1 and 1 of 2 clients"),
+    ({"privacy": {"accountant": "pld"}, "aggregation": {"noise": 0.05}}, "pld counts 0.1 or more"),
+    ({"aggregation": {"non_finite": "keep"}}, "an infinite update can't be clipped: write non_finite: reject"),
+    ({"aggregation": {"rule": "median"}}, "median compares updates, and their sum alone is private: write rule: mean"),
+    *(({"round": {"selection": name}}, f"which chance {name} draws a client: write selection: poisson")
+      for name in ("round-robin", "power-of-choice", "oort")),
+    ({"round": {"selection": "random"}, "privacy": {"accountant": "pld"}}, "pld doesn't count cohorts of a fixed size"),
+    ({"round": {"policy": "buffered", "selection": "random"}}, "rounds of buffered overlap"),
+    ({"round": {"weighting": None}}, "samples would weigh an update beyond clip: write weighting: equal"),
+    ({"round": {"selection": "random", "over_selection": 1.0}}, "an update counts or not by the speed of others"),
+    ({"round": {"quorum": 2}}, "a round that is left out tells how many came: write quorum: 1"),
+    ({"method": "scaffold", "training": {"optimizer": "sgd"}}, "scaffold sends control/.* isn't clipped"),
+    ({"method": "fedhkd", **ANSWERS}, "fedhkd sends prototypes.* isn't clipped with the model"),
+    ({"method": "qfedavg"}, "qfedavg makes something else of updates than their sum"),
+    ({"method": "mezo", "training": {"optimizer": "mezo"}}, "mezo sends .* isn't clipped with the model"),
+    ({"method": "fednova", "training": {"optimizer": "sgd"}}, "fednova weighs updates by what clients report"),
+    ({"method": "fedcola-mat"}, "fedcola-mat draws cohorts of its own"),
+    ({"schedule": "flexlora", "adapter": "lora"}, "flexlora multiplies the factors of each update"),
+    ({"model": {"image": {"tower": "resnet"}, "dimension": 32}, "data": {"clients": {"image": 2}}},
+     r"image\.embedding\.bn1\.running_mean is a statistic of BatchNorm"),
+    ({"fleet": {"relays": 2}}, "each relay has a sum of its own: leave it out"),
+    ({"schedule": {"name": "split", "server": "shared"}}, "one half that clients train in turn has no noise"),
+    ({"schedule": "split", "round": {"deadline": "1 h"}}, "clients wait for each other at the server"),
+    ({"fleet": {"availability": {"markov": {"on": "2 h", "off": "6 h"}}}}, "who arrives depends on the clock"),
+    ({"fleet": {"battery": {}}}, "fleet.battery: who arrives depends on the clock"),
+    ({"fleet": {"server_link": {"upload": "1 Mbit/s"}}, "round": {"deadline": "1 h"}}, "leave out it or round.dead"),
+    ({"fleet": {"budgets": {"energy_total": "1 kJ"}}}, "leave out limits per day or job"),
+    ({"fleet": {"budgets": {"bytes_per_round": "1 MB"}}, "schedule": {"name": "layerwise", "stages": 2}},
+     "a budget of bytes depends on the copies that a client holds"),
+]  # fmt: skip
+"""Runs with noise that would promise too much."""
+SECURE: Mapping[str, Mapping[str, Any]] = {
+    "aggregation": {"clip": 1.0, "secure": "secagg"},
+    "round": {"weighting": "equal", "cohort": 1.0},
+    "privacy": {},
+}
+INSECURE: list[tuple[dict[str, Any], str]] = [
+    ({"aggregation": {"clip": None}}, "aggregation: secure sums integers of a range that clip gives: add clip"),
+    ({"aggregation": {"neighbours": 3}}, r"neighbours belongs to secure: secagg\+"),
+    ({"aggregation": {"noise": 1.0}, "privacy": {"delta": 1e-3, "accountant": "rdp"}}, "leave out one of both"),
+    ({"aggregation": {"rule": "krum"}}, "krum compares updates, and their sum alone is private"),
+    ({"payload": {"up": "int8"}}, "payload.up: masked integers are sent as they are"),
+    (
+        {"round": {"policy": "buffered"}},
+        "rounds of buffered overlap, and noise and masks are for the sum of one cohort",
+    ),
+    ({"round": {"weighting": None}}, "samples would weigh an update beyond clip"),
+    ({"round": {"cohort": 0.4}}, "the sum of one image client hides nothing: ask for two or more of each kind"),
+    ({"method": "fednova", "training": {"optimizer": "sgd"}}, "fednova weighs updates by what clients report"),
+    ({"fleet": {"relays": 2}}, "each relay has a sum of its own: leave it out"),
+    ({"schedule": "split"}, "the server sees each batch of a split model: leave it out"),
+]
+"""Secure sums of what is no sum."""
+
+
 REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`pmcmfl`, `fedpac`, `fedhkd` under `heterofl`": [
         ({"method": name, "schedule": "heterofl", **ANSWERS}, WIDTHS) for name in ("pmcmfl", "fedpac", "fedhkd")
@@ -411,13 +484,21 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"round": {"policy": "asynchronous", "over_selection": 0.5}}, "over_selection is only for a synchronous"),
         ({"round": {"policy": "buffered", "quorum": 2}}, "quorum is only for rounds that end by time"),
     ],
-    "`round.weighting` under another policy than `buffered`": [
+    "`round.weighting` under `asynchronous` and `semi-synchronous`": [
         (
             {"round": {"policy": policy, "weighting": weighting}},
-            f"weighting is only for policy: buffered; {policy} weighs updates by samples",
+            f"weighting is only for policy: synchronous or buffered; {policy} weighs updates by samples",
         )
-        for policy in ("synchronous", "asynchronous", "semi-synchronous")
+        for policy in ("asynchronous", "semi-synchronous")
         for weighting in ("equal", "samples")
+    ],
+    "`selection: poisson` where rounds overlap, or with `over_selection`": [
+        ({"round": {"policy": "buffered", "selection": "poisson"}}, "poisson draws whole cohorts, and buffered fills"),
+        ({"round": {"selection": "poisson", "over_selection": 0.5}}, "poisson draws a cohort of any size"),
+    ],
+    "noise and `secure` that [would promise too much](../guides/privacy.md#what-is-refused)": [
+        *((private(**sections), reason) for sections, reason in UNPRIVATE),
+        *((private(SECURE, **sections), reason) for sections, reason in INSECURE),
     ],
     "`power-of-choice` and `oort` by losses without training": [
         ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} selects by losses")

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("hub", "data", "audio", "minilm", "tensorboard", "mlflow", "notebook", "ray", "tune")
+EXTRAS = ("hub", "data", "audio", "minilm", "tensorboard", "mlflow", "notebook", "privacy", "ray", "tune")
 
 
 def pinned(name: str) -> dict[str, Version]:

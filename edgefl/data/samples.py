@@ -84,9 +84,10 @@ class Samples:
         """Fresh tensors, pattern after pattern.
 
         Training passes are shuffled by ``seed`` and drop an incomplete last batch; one with more ``args.steps`` than
-        that gives shuffles the samples again.  Others keep their order and fill the last batch by repeating samples
-        with label ``PADDING``.  With ``args.once`` each group gives one sample (one
-        caption of an image), a random one in training.  Raises DataError for a set that is only declared.
+        that gives shuffles the samples again.  With ``args.poisson`` each batch has every sample with the same
+        probability, has that share of ``batch`` on average, and ``batch`` at most.  Others keep their order.  What a
+        batch lacks is filled by repeating samples with label ``PADDING``.  With ``args.once`` each group gives one
+        sample (one caption of an image), a random one in training.  Raises DataError for a set that is only declared.
         """
         if self.fields is None:
             raise DataError(
@@ -106,6 +107,9 @@ class Samples:
                 if again and not index:
                     order = seeds.generator(seed, "shuffle", position, again).permutation(order)
                 chosen = order[index * batch : (index + 1) * batch]
+                if share := pass_.args.get("poisson"):
+                    rng = seeds.generator(seed, "poisson", position, step)
+                    chosen = rng.permutation(order[rng.random(len(order)) < share * batch / len(order)])[:batch]
                 real = len(chosen)
                 chosen = np.resize(chosen, batch)
                 fields = self.fields(pass_.data, whole, pattern, rows[chosen], tuple(wanted))

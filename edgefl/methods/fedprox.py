@@ -29,6 +29,8 @@ class Proximal(Wrapper):
     in FedCola's public code.
     """
 
+    averages_samples = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
         args = cast(ProximalArgs, pass_.args)

@@ -31,6 +31,7 @@ from edgefl.models.word_vectors import load_vectors
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Update, Work
 from edgefl.work.description import HELD_OUT, StepArgs
+from edgefl.work.private import with_private_gradients
 from edgefl.work.slices import add
 from edgefl.work.sums import exact, is_averaged
 from edgefl.work.tasks import task_named
@@ -308,6 +309,8 @@ class Method:
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
         if self.setting.training.note_gradients:
             work = replace(work, optimizer={**work.optimizer, "note_gradients": True})
+        if (private := self.setting.training.private) is not None:
+            work = with_private_gradients(work, private)
         personal = self.options.personal
         if self.setting.kinds[kind].fixed_parameters():
             work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))

@@ -15,6 +15,7 @@ from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, ExchangeCost, Traff
 from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.predict import Predictor, passes_key, work_key
 from edgefl.cost.price import price_rounds
+from edgefl.cost.secure import values_of
 from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
 from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.budgets import amounts
@@ -215,7 +216,11 @@ class Planner:
         fitted = form.limit_batches(source.size)
         if fitted.split:
             return fitted, *self._split_cost(fitted, scalars, source, base, client)
-        return fitted, *self._key_and_cost(fitted, scalars, source, base, client, KEEP if again else None)
+        key, computed = self._key_and_cost(fitted, scalars, source, base, client, KEEP if again else None)
+        if (secure := self.setup.secure_sum(form.kind)) is not None:
+            values = sum(values_of(item.shape) for payload in form.up for item in payload.items)
+            computed = secure.mask(computed, values)
+        return fitted, key, computed
 
     def _split_cost(
         self, form: Form, scalars: Mapping[str, Scalar], source: Source, base: str, client: int
@@ -282,17 +287,21 @@ class Planner:
     ) -> tuple[tuple[Payload, ...], Traffic]:
         """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies.
 
-        With a ``client`` the traffic of a split work has what this client exchanges.
+        With a ``client`` the traffic of a split work, or of a secure sum, has what this client exchanges.
         """
-        key = (work.kind, stage.index, base, old)
+        key, secure = (work.kind, stage.index, base, old), self.setup.secure_sum(work.kind)
         entry = self._traffic.get(key)
         # works of equal computation may send different payloads, for example in other rounds
         if entry is None or (entry.down, entry.up) != (work.down, work.up):
-            down = travelling(work, stage, old)
-            moved = traffic(down, tuple(p for p in work.up if p.items and p.travels), self.buffers)
+            down, up = travelling(work, stage, old), tuple(p for p in work.up if p.items and p.travels)
+            moved = traffic(down, up, self.buffers)
+            if secure is not None:
+                moved = secure.pack(moved, up, self.buffers)
             entry = self._traffic[key] = _Moved(work.down, work.up, down, moved)
-        if client is None or not work.split:
+        if client is None or not (work.split or secure):
             return entry.travelling, entry.traffic
+        if secure is not None:
+            return entry.travelling, entry.traffic.with_exchange(secure.exchange)
         source = self.setup.clients.client(client)
         exchange = exchange_cost(work.limit_batches(source.size), source, NO_COMPUTE, self.setup.fleet.server)
         return entry.travelling, entry.traffic.with_exchange(exchange)

@@ -105,8 +105,8 @@ class RoundOptions(Fields):
     selection: Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_selection), _SELECTION] = Field(
         default="random",
         validate_default=True,
-        description="how clients are chosen: random, round-robin, power-of-choice, oort, or a mapping with a "
-        "name and its fields",
+        description="how clients are chosen: random, round-robin, poisson (each by itself, so that cohort is a mean), "
+        "power-of-choice, oort, or a mapping with a name and its fields",
     )
     cohort: CohortSize | dict[str, CohortSize] = Field(
         0.25,
@@ -152,9 +152,9 @@ class RoundOptions(Fields):
     buffer: PositiveInt = Field(10, description="updates that the buffered policy aggregates together")
     weighting: Literal["equal", "samples"] | None = Field(
         None,
-        description="weight of an update in the mean of the parameters under the buffered policy: 1 / K for each of K "
-        "updates (equal, as FedBuff is published), or its share of their samples (samples); null: equal; other "
-        "policies weigh by samples, and take null only",
+        description="weight of an update in the mean of the parameters under a synchronous or the buffered policy: "
+        "1 / K for each of K updates (equal), or its share of their samples (samples); null: samples, but equal under "
+        "the buffered policy, as FedBuff is published; other policies weigh by samples, and take null only",
     )
     window: Seconds = Field(60.0, description="virtual time between two aggregations of the semi-synchronous policy")
     staleness: Annotated[StalenessOptions, BeforeValidator(parse_staleness)] = Field(
@@ -202,14 +202,24 @@ class RoundOptions(Fields):
             raise ValueError(f"over_selection is only for a synchronous round: {name} doesn't wait for a cohort")
         if policy.overlapping and self.quorum > 1 and not self.build_policy().is_time_bound:
             raise ValueError(f"quorum is only for rounds that end by time: a round of {name} ends with an update")
-        if self.weighting is not None and not policy.weighted:
-            raise ValueError(f"weighting is only for policy: buffered; {name} weighs updates by samples")
+        if self.weighting is not None and policy.overlapping and not policy.weighted:
+            raise ValueError(f"weighting is only for policy: synchronous or buffered; {name} weighs updates by samples")
+        if registry.get("selection", self.selection_name).sampling == "poisson":
+            if policy.overlapping:
+                raise ValueError(
+                    f"{self.selection_name} draws whole cohorts, and {name} fills one place after the other: write "
+                    "policy: synchronous, or selection: random"
+                )
+            if self.over_selection:
+                raise ValueError(f"{self.selection_name} draws a cohort of any size: leave out over_selection")
         return self
 
     @property
     def has_equal_weights(self) -> bool:
         """Whether every update of an aggregation has the same weight, whatever its client's samples."""
-        return bool(registry.get("round policy", self.policy_name).weighted) and self.weighting != "samples"
+        if self.weighting is None:
+            return bool(registry.get("round policy", self.policy_name).weighted)
+        return self.weighting == "equal"
 
     def seats(self, population: Mapping[str, int]) -> dict[str, int]:
         """Places of a cohort without over-selection, by group; under ``""`` where all clients are one group."""

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from edgefl import registry
 from edgefl.arrays import Floats, Integers
+from edgefl.cost.secure import SecureSum
 from edgefl.devices import Fleet
 from edgefl.devices.caps import CAPPED
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.privacy import PrivacyOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.schedules import Schedule, Stage
@@ -73,6 +75,7 @@ class Setup:
     measure: str = "first"
     payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
     stop: StopOptions = field(default_factory=lambda: StopOptions.model_validate({}))
+    privacy: PrivacyOptions = field(default_factory=lambda: PrivacyOptions.model_validate({}))
 
     @cached_property
     def shortest(self) -> Setup | None:
@@ -112,6 +115,12 @@ class Setup:
         if not any(population.values()) or self.method.draws_all(round):
             return population
         return self.round.seats(population)
+
+    def secure_sum(self, kind: str) -> SecureSum | None:
+        """The secure sum of the clients of a kind in a cohort; None without ``aggregation.secure``."""
+        setting = self.method.setting
+        asked, clients = setting.aggregation, setting.cohort.get(kind, 1)
+        return SecureSum.among(clients, asked.secure, asked.neighbours, asked.bits) if asked.secure else None
 
     def rate_of(self, round: int) -> float:
         """The learning rate of a round without scaling by batch size."""

@@ -116,14 +116,15 @@ class Uploads(Record):
 
 
 class ExchangeRecord(Record):
-    """What a client was predicted to exchange with the server's half of a split model."""
+    """What a client was predicted to exchange with the server: for half of a split model, or a secure sum."""
 
     trips: Annotated[int, Unit("exchanges")]
-    """Batches for which tensors go up and come down ([split training](../guides/split.md))"""
+    """Batches for which tensors go up and come down ([split training](../guides/split.md)), or 3 for keys, shares and
+    unmasking ([secure aggregation](../guides/privacy.md#secure-aggregation))"""
     serialised_download_bytes: int
-    """Bytes of the gradients and losses as safetensors, which are among the bytes down"""
+    """Bytes of the gradients and losses as safetensors, or of keys and shares, which are among the bytes down"""
     serialised_upload_bytes: int
-    """Bytes of the tokens and labels, which are among the bytes up"""
+    """Bytes of the tokens and labels, or of keys and shares, which are among the bytes up"""
     server_seconds: float
     """Seconds in which the server computes its half, in the time of computing"""
     server_peak_memory_bytes: int
@@ -166,7 +167,7 @@ class Planned(ClientCostRecord, Downloads, Uploads, Assigned):
     """What all flights of a plan share."""
 
     exchange: ExchangeRecord | Maybe = UNSET
-    """What is exchanged with the server while it trains; only under `split`"""
+    """What is exchanged with the server beside the model; only under `split` and with `aggregation.secure`"""
 
 
 class Executed(Record):

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Executed, MeasuredRecord, WorkCost
+from edgefl.records.epsilon import PrivacySpent, SecureSums
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, always, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 
@@ -142,7 +143,7 @@ class RoundCounts(Record):
     """Virtual time of the server's works"""
 
 
-class RunSums(RelaySums, RoundCounts, SpentSums):
+class RunSums(SecureSums, RelaySums, RoundCounts, SpentSums):
     """What happened in a run's rounds, added up."""
 
 
@@ -184,11 +185,11 @@ class EarlyStop(Record):
     metric, and missing in others"""
     metric: str | None
     """The metric that ended it, `KIND.NAME`; `null` if
-    [`on_round`](../guides/understand-a-run.md#end-a-run-from-python) did"""
+    [`on_round`](../guides/understand-a-run.md#end-a-run-from-python) or epsilon did"""
     value: Share | None
     """Its value in this round, or `null` likewise"""
     reason: str
-    """`target`, `patience` or `on_round`"""
+    """`target`, `patience`, `on_round` or `epsilon`"""
     text: str
     """The reason as a sentence"""
 
@@ -309,6 +310,8 @@ class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
     """Groups of clients, scored on their own held-out samples; empty in a round without an evaluation; only with
     `evaluation.clients` ([evaluation](../concepts/evaluation.md#clients-own-samples))"""
+    privacy: PrivacySpent | Maybe = UNSET
+    """What the rounds so far have spent; only with noise ([privacy](../guides/privacy.md))"""
 
 
 def split_of(works: Iterable[str]) -> str:

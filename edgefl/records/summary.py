@@ -7,6 +7,7 @@ from typing import Annotated
 
 from edgefl import units
 from edgefl.records.answer import Answer, SecondsWithin
+from edgefl.records.epsilon import PrivacySpent
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
 from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
 from edgefl.records.run import BestRecord
@@ -185,6 +186,8 @@ class RunSummary(Record):
 
     best_of_last: Rounds | Maybe = UNSET
     """Each metric is the best of so many last rounds; only in finished runs with `evaluation.reported`"""
+    privacy: PrivacySpent | Maybe = UNSET
+    """What its rounds have spent; only with noise"""
 
     @property
     def time_words(self) -> str:

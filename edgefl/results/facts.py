@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.epsilon import PrivacySpent
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
 from edgefl.records.rounds import (
     METRICS,
@@ -115,6 +116,7 @@ class RoundFacts(RoundCourse, RoundTimes, RunSums):
     stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
+    privacy: PrivacySpent | Maybe = UNSET
 
     @property
     def split(self) -> str:
@@ -211,6 +213,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         test_samples=evaluation.samples.get(split, {}),
         client_metrics_round=UNSET if in_groups is None else in_groups.round,
         client_metrics=UNSET if in_groups is None else in_groups.client_metrics,
+        privacy=rounds[-1].privacy if rounds else UNSET,
     )
     return RunFacts(
         told,

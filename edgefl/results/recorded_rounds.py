@@ -13,7 +13,8 @@ from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.records.clients import Assigned, FlightCourse, FlightRecord
 from edgefl.records.eligibility import ByBudget, VerdictRecord
-from edgefl.records.record import Clients, Record, part_of
+from edgefl.records.epsilon import PrivacySpent
+from edgefl.records.record import UNSET, Clients, Maybe, Record, part_of
 from edgefl.records.relays import LastRelay
 from edgefl.records.rounds import Round, RoundCourse, RoundTimes, ServerWorkRecord
 from edgefl.runs import Run, is_comparison, read_run
@@ -36,6 +37,7 @@ class PlayedRound(LastRelay, RoundCourse, RoundTimes):
     unavailable: int
     final_delivery_bytes: int
     server_works: Sequence[PlayedWork]
+    privacy: PrivacySpent | Maybe = UNSET
 
 
 @part_of(FlightRecord)

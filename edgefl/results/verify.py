@@ -131,7 +131,7 @@ def _facts(scenario: Scenario) -> LedgerFacts:
     devices = {device.name: device for device in devices.values()}
     links = {link.name: link for link in map(load_link, fleet.links)}
 
-    splits = scenario.schedule_name == "split"
+    exchanges = scenario.schedule_name == "split" or scenario.aggregation.secure is not None
 
     @cache
     def watts(device_name: str, link_name: str) -> tuple[Three, Three] | None:
@@ -140,8 +140,8 @@ def _facts(scenario: Scenario) -> LedgerFacts:
         device, link = devices[device_name], links[link_name]
         receiving, sending = device.idle_watts + link.download_watts, device.idle_watts + link.upload_watts
         most = device.compute_watts
-        least = device.idle_watts if device.processor.type == "gpu" or splits else most
-        if splits:  # it also sends and receives while it computes
+        least = device.idle_watts if device.processor.type == "gpu" or exchanges else most
+        if exchanges:  # it also sends and receives while it computes
             most = max(most, receiving, sending)
         return (receiving, least, sending), (receiving, most, sending)
 

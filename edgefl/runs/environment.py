@@ -13,7 +13,10 @@ from edgefl import RUN_FORMAT, registry
 from edgefl.records.record import UNSET
 from edgefl.records.run import Environment, PlugInFileRecord
 
-PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
+PACKAGES = (
+    "torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib",
+    "dp-accounting",
+)  # fmt: skip
 
 
 def environment() -> Environment:

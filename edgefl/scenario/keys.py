@@ -18,8 +18,8 @@ ROWS = "rows"
 """The key of ``compare`` that has rows of fields, by label, in place of a list of values."""
 
 NAMES = (
-    "data", "model", "adapter", "pretrain", "method", "schedule", "training", "payload", "aggregation", "fleet",
-    "round", "executor", "tracker", "evaluation", "stop",
+    "data", "model", "adapter", "pretrain", "method", "schedule", "training", "payload", "aggregation",
+    "privacy", "fleet", "round", "executor", "tracker", "evaluation", "stop",
 )  # fmt: skip
 """The keys of the sections (``sections.SECTIONS`` says what each holds)."""
 

@@ -16,6 +16,7 @@ from edgefl.errors import ScenarioError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.privacy import PrivacyOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.axes import ScenarioAxis, check_compare, complete_compare, without_compare
@@ -54,6 +55,7 @@ class Scenario:
     training: TrainingOptions
     payload: PayloadOptions
     aggregation: AggregationOptions
+    privacy: PrivacyOptions
     fleet: FleetOptions
     round: RoundOptions
     executor: ExecutorOptions

@@ -16,6 +16,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.modalities import MODALITIES
 from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.privacy import PrivacyOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.registry.part_fields import Fields
@@ -116,6 +117,7 @@ SECTIONS: dict[str, Section] = {
         short="rule",
         inner={"rule": ("aggregation", "name", "mean"), "optimizer": ("server optimizer", "name", "average")},
     ),
+    "privacy": Section("the account of noise that hides single clients", PrivacyOptions),
     "fleet": Section(
         "the clients' devices, links and budgets",
         FleetOptions,

@@ -135,6 +135,8 @@ class Keep(Step):
 class FromKept(Wrapper):
     """A wrapper: begins with the kept activations of the batch's samples (``begins``), whose ``index`` it needs."""
 
+    averages_samples = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The loss of the step inside."""
         begins = {m: blocks for m, blocks in cast(KeptArgs, pass_.args)["begins"].items() if m in pattern.split("-")}

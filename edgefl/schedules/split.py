@@ -17,6 +17,7 @@ from edgefl.models.tower import running_as_written
 from edgefl.schedules.stages import PARTS, Schedule, Stage
 from edgefl.work.description import BatchExchange, Payload, TensorSpec, Work
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.private import PRIVATE
 
 SERVER_HALF = "server half"
 """The payload that stays at the server."""
@@ -137,6 +138,8 @@ def _fault(work: Work, cut: Mapping[str, int]) -> str:
             f"both halves would train {min(rows)}, by whose rows the scores are read: add an adapter, or untie them "
             "(tie_word_embeddings: false)"
         )
+    if any(PRIVATE in p.around for p in work.passes):
+        return "the norm of a sample's gradient is known to neither half: leave training.private out"
     plain = all(p.train and p.data == "private" and not p.around and "beside" not in p.args for p in work.passes)
     beside = any(item.is_beside_model for p in (*work.down, *work.up) for item in p.items)
     if not plain or beside or work.edits or work.keep or work.reference:

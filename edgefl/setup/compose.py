@@ -43,12 +43,14 @@ from edgefl.scenario.scenario import read_document
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.setup.host_need import check_host, tell_time
+from edgefl.setup.private_rounds import check_first_round, private_faults
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.gradient_trainer import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.private import private_fault
 from edgefl.work.steps import says
 from edgefl.work.sums import is_averaged
 from edgefl.work.tasks import facts_for, like
@@ -145,7 +147,7 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
         with collecting(errors):
             check(scenario, method)
     raise_all(errors)
-    return Setup(
+    setup = Setup(
         scenario.seed,
         method,
         schedule,
@@ -156,7 +158,12 @@ def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: N
         scenario.training.measure,
         scenario.payload,
         scenario.stop,
+        scenario.privacy,
     )
+    raise_all([scenario.error(*fault) for fault in private_faults(scenario, setup, _first_works(method))])
+    with errors_at(scenario, "privacy"):
+        check_first_round(scenario, setup)
+    return setup
 
 
 def check_sections(scenarios: Sequence[Scenario]) -> None:
@@ -318,6 +325,10 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         _check_chunks(scenario, setting, works)
     if scenario.training.note_gradients:
         _check_noted(scenario, setting)
+    if scenario.training.private is not None:
+        faults = map(private_fault, works) if works else ["no client trains in the first round: take method: fedavg"]
+        if fault := next(filter(None, faults), ""):
+            raise scenario.error(("training", "private"), fault)
     return method
 
 

@@ -8,12 +8,18 @@ from math import inf
 
 import numpy as np
 
+from edgefl import registry
 from edgefl.arrays import Booleans, Integers
 from edgefl.cost.phases import Phases
 from edgefl.devices.failures import NONE, draw_failures
+from edgefl.planning.planner import Plan, Planner
+from edgefl.planning.privacy import PrivacyAccount, RoundDraw
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions, Versions
 from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights
-from edgefl.simulation.roster import NO_CELL
+from edgefl.simulation.learning.interface import ExpectedRound
+from edgefl.simulation.roster import NO_CELL, Roster
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.selection.orders import NO_CLIENTS
@@ -33,8 +39,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     def members(kind: str) -> Integers:
         if kind not in drawn:
             return NO_CLIENTS
-        # whoever is sent home needs no budget
-        return setup.of_kind(kind) if setup.round.gate == "everyone" or kind not in kinds else roster.able(kind)
+        return members_of(setup, roster, kind) if kind in kinds else setup.of_kind(kind)  # whoever is sent home fits
 
     # a kind that is left out keeps its index, so that the draws of other kinds don't change
     groups = {kind: members(kind) for kind in setup.clients.kinds if kinds and setup.method.is_drawn(kind, round)}
@@ -61,6 +66,64 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
         ready=ready,
         charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
     )
+
+
+def expected_round(run: SimulationRun, noise: float) -> ExpectedRound:
+    """The round that is played, with this noise as a multiple of ``clip``, and whom it draws: a plan for equal uploads,
+    and how many clients with it are expected, in the order of kinds and clients."""
+    setup, roster, found, round = run.parts.setup, run.parts.roster, list[tuple[Plan, float]](), run.at.round + 1
+    for kind, draw in draws_of(setup, roster, round).items():
+        cells, first, counts = np.unique(
+            roster.cell[members_of(setup, roster, kind)], return_index=True, return_counts=True
+        )
+        # not by cell, because a resumed run may number its cells differently
+        alike: dict[str, tuple[Plan, int]] = {}
+        for index in np.argsort(first).tolist():
+            plan = roster.cells[cells[index]]
+            upload = plan.form.upload
+            alike[upload] = alike.get(upload, (plan, 0))[0], alike.get(upload, (plan, 0))[1] + int(counts[index])
+        found += [(plan, count * draw.places / draw.clients) for plan, count in alike.values()]
+    return ExpectedRound(round, noise * (setup.method.setting.aggregation.clip or 0.0), found)
+
+
+def draws_of(setup: Setup, roster: Roster, round: int) -> dict[str, RoundDraw]:
+    """How many clients of each kind a round draws of how many; those of one draw together, if kinds share it."""
+    sizes = {k: len(members_of(setup, roster, k)) for k in setup.clients.kinds if setup.participates(k, round)}
+    seats = setup.seats(round)
+    if not setup.round.stratify:
+        together = RoundDraw(min(seats[""], sum(sizes.values())), sum(sizes.values()))
+        return dict.fromkeys(sizes, together)
+    return {kind: RoundDraw(min(seats[kind], size), size) for kind, size in sizes.items()}
+
+
+def members_of(setup: Setup, roster: Roster, kind: str) -> Integers:
+    """Clients of a kind that may be drawn, ascending."""
+    return setup.of_kind(kind) if setup.round.gate == "everyone" else roster.able(kind)
+
+
+def account_of(setup: Setup, planner: Planner, versions: Versions) -> PrivacyAccount | None:
+    """What the rounds of a run spend, by the clients that are eligible in each stage; None without noise.
+
+    Raises MethodError for noise that can't be found or counted.
+    """
+    privacy, aggregation = setup.privacy, setup.method.setting.aggregation
+    if aggregation.noise is None and privacy.epsilon is None:
+        return None
+    sampling = registry.get("selection", setup.round.selection_name).sampling
+    roster = Roster(planner, ClientVersions(len(setup.clients.client_kind), keeping=False))
+    draws = dict[object, RoundDraw]()
+
+    def draw(round: int) -> RoundDraw:
+        kinds = tuple(kind for kind in setup.clients.kinds if setup.participates(kind, round))
+        key = setup.schedule.stage(round).index, kinds
+        if key not in draws:
+            roster.judge(round, versions)
+            found = [each for each in draws_of(setup, roster, round).values() if each.clients]
+            draws[key] = max(found, key=lambda each: each.places / each.clients, default=RoundDraw(0, 0))
+        return draws[key]
+
+    rounds = range(1, setup.schedule.rounds + 1)
+    return PrivacyAccount(privacy, sampling, [draw(round) for round in rounds], aggregation.noise)
 
 
 def choose(run: SimulationRun, among: Candidates, round: int, kinds: Sequence[str], count: int | None) -> Chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -102,6 +103,12 @@ class RoundServer:
         self.run.parts.on_progress("round", facts)
 
     # clients are sent off ---------------------------------------------------------------------------------------------
+
+    @property
+    def quorum(self) -> int:
+        """Updates that the round needs: none with noise, because a round that is left out would tell who was drawn."""
+        account = self.run.parts.account
+        return 0 if account is not None and account.draws[self.round - 1].places else self.options.quorum
 
     def cohort(self) -> int:
         """Number of clients in a cohort, without over-selection."""
@@ -211,7 +218,8 @@ class RoundServer:
         kept: Booleans | bool = True
         if relayed is not None:
             flights, kept = replace(flights, begins=relayed.begins), relayed.alive_mask
-        wanted, over = parts.policy.updates_needed(self.cohort(), len(clients)), parts.policy.over(self.now)
+        places = len(clients) if parts.selection.sampling == "poisson" else self.cohort()
+        wanted, over = parts.policy.updates_needed(places, len(clients)), parts.policy.over(self.now)
         plans, go = list(flights.plans), (flights.ends.outcome == FINISHED) & kept
         closed_form, in_turn = parts.flown is None and run.air is None, plans[0].form.in_turn
         if closed_form or in_turn:
@@ -228,6 +236,11 @@ class RoundServer:
             landed, ended = relayed.land(landed, plans, self.tally)
         yield from run.pass_until(ended)
         updates = land_cohort(run, landed, plans, dispatch, self.tally)
+        for kind, sent in Counter(plan.kind for plan in plans).items():
+            if (secure := parts.setup.secure_sum(kind)) is not None:
+                arrived = sum(update.plan.kind == kind for update in updates)
+                masks = secure.server_masks(arrived, sent - arrived)
+                self.tally.sums.update(unmasked_secrets=sent, unmasked_vectors=masks)
         self._rules.holds_cohort(updates)
         return updates
 
@@ -247,7 +260,8 @@ class RoundServer:
 
     def aggregate(self, updates: Sequence[Arrival], *, at_once: bool = False) -> None:
         """Aggregate these updates, each once; of a cohort all.  The round drops the others at its end."""
-        self._rules.aggregates(updates)
+        if updates or self.quorum:
+            self._rules.aggregates(updates)
         self.run.aggregate(updates, self.stage, at_once=at_once)
 
     def empty_outcome(self) -> str:

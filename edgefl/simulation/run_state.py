@@ -16,6 +16,7 @@ from edgefl.methods import ServerState
 from edgefl.plain_data import to_data
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
+from edgefl.planning.privacy import PrivacyAccount
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.records.host import Scratch
@@ -75,7 +76,7 @@ class RunParts:
 
     ``scoring`` plans the evaluation on the clients' own samples; None without one.  ``flown`` lands the flights of a
     synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall clock).  ``tier``
-    are the relays between the clients and the server; None without.
+    are the relays between the clients and the server; None without.  ``account`` says what noise spends; None without.
     """
 
     setup: Setup
@@ -90,6 +91,7 @@ class RunParts:
     on_progress: OnProgress
     flown: Callable[[Flights], Landings] | None = None
     tier: Tier | None = None
+    account: PrivacyAccount | None = None
 
 
 @dataclass
@@ -97,7 +99,8 @@ class RunProgress:
     """What a run has noted so far.
 
     ``diverged`` says what isn't finite after the last round: a tensor, a metric's scores or a kind's losses.
-    ``asked_to_stop`` says that ``on_round`` ended the run early, as ``watch.stopped`` says it of a metric.
+    ``asked_to_stop`` says that ``on_round`` or the account of privacy ended the run early, as ``watch.stopped`` says it
+    of a metric.
     ``reached`` are the indices of the schedule's ``offered`` stages whose updates were aggregated.
     ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
     ``lines`` (texts of plans), ``presence`` (who is there) and ``weight_factors`` (of an update, by its staleness).

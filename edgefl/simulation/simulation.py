@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite
 from time import monotonic
 from typing import Any, Literal
@@ -23,9 +24,11 @@ from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
+from edgefl.planning.privacy import PrivacyAccount
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.records.clients import FlightRecord
+from edgefl.records.epsilon import PrivacySpent, SecureSums
 from edgefl.records.reading import decode
 from edgefl.records.record import UNSET, always, types_of
 from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
@@ -37,6 +40,7 @@ from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
 from edgefl.simulation.client_evaluation import score_clients, score_own_models
 from edgefl.simulation.clock import Clock, Steps
 from edgefl.simulation.closed_form import Flights, Landings
+from edgefl.simulation.cohort import account_of, expected_round
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
@@ -99,6 +103,8 @@ class Simulation:
         policy: Policy = setup.round.build_policy()
         selection: Selection = build_part("selection", setup.round.selection, setup.round, setup.seed)
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
+        learning = _learning(setup, planner, executor, journal, updates_memory)
+        account = account_of(setup, planner, learning.state.versions)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)
         parts = RunParts(
             setup,
@@ -106,13 +112,14 @@ class Simulation:
             policy,
             selection,
             Roster(planner, ClientVersions(clients, keeping=keeping)),
-            _learning(setup, planner, executor, journal, updates_memory),
+            learning,
             setup.fleet.battery.fresh() if setup.fleet.battery is not None else None,
             scoring,
             journal,
             on_progress,
             flown,
             None if setup.fleet.relays is None else Tier(setup.fleet.relays, setup.seed),
+            account,
         )
         progress = RunProgress(
             ClientLines(setup),
@@ -124,6 +131,8 @@ class Simulation:
         by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
         env = Clock(0.0)
         self.run = SimulationRun(env, RunMoment(), parts, progress, InFlight(env, line) if by_event else None)
+        if account is not None:
+            learning.expected = partial(expected_round, self.run, account.noise)
         if isinstance(parts.learning, Training):
             parts.learning.on_trained = lambda done, of: on_progress(
                 "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
@@ -220,6 +229,8 @@ class Simulation:
         run, setup, watch = self.run, self.run.parts.setup, self.run.progress.watch
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
         zeros = {name: zero for each in setup.fleet.columns for name, zero in each.round_sums.items()}
+        if setup.method.setting.aggregation.secure is not None:
+            zeros |= dict.fromkeys(types_of(SecureSums), 0)
         sums = Counter(dict.fromkeys(SUMMED, 0) | zeros)
         tally = Tally(round, setup.schedule.stage(round), kinds, run.now, sums)
         before = self.state.tensors if setup.schedule.adapts else {}
@@ -252,22 +263,26 @@ class Simulation:
             setup.schedule.learn(seen)
 
     def _asks_to_stop(self, record: Round) -> bool:
-        """Give ``on_round`` a copy of the record; whether it ends a run that would go on.
+        """Give ``on_round`` a copy of the record; whether it, or the account of privacy, ends a run that would go on.
 
         Raises RunError for an answer that is neither None nor "stop".
         """
-        if self._on_round is None:
-            return False
-        round, answer = record.round, self._on_round(decode(Round, line(record), "the round's record"))
-        if answer is None:
-            return False
-        if not (isinstance(answer, str) and answer == "stop"):
+        round, answer, account = record.round, None, self.run.parts.account
+        if self._on_round is not None:
+            answer = self._on_round(decode(Round, line(record), "the round's record"))
+        if not (answer is None or (isinstance(answer, str) and answer == "stop")):
             raise RunError(f'on_round returned {answer!r:.80} after round {round}; it may return None, or "stop"')
         progress = self.run.progress
         if progress.early_stop is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
             return False
-        text = f"stopped after round {round}: on_round asked for it"
-        progress.asked_to_stop = EarlyStop(round=round, metric=None, value=None, reason="on_round", text=text)
+        if answer is not None:
+            reason, why = "on_round", "on_round asked for it"
+        elif account is not None and account.ends_after(round):
+            reason, why = "epsilon", f"the next would pass epsilon {account.options.epsilon:g}"
+        else:
+            return False
+        text = f"stopped after round {round}: {why}"
+        progress.asked_to_stop = EarlyStop(round=round, metric=None, value=None, reason=reason, text=text)
         return True
 
     def _evaluate(self, tally: Tally) -> Steps:
@@ -354,6 +369,7 @@ class Simulation:
             stopped=tally.stopped,
             diverged=run.progress.diverged is not None,
             client_metrics=UNSET if parts.scoring is None else tally.client_metrics,
+            privacy=UNSET if parts.account is None else _privacy_record(parts.account, tally.round),
         )
 
     def _write(self, record: Round, tally: Tally) -> None:
@@ -404,6 +420,19 @@ def _mean_losses(tally: Tally) -> dict[str, float | None]:
         for kind, losses in tally.losses.items()
     }
     return means | {kind: None for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))}
+
+
+def _privacy_record(account: PrivacyAccount, rounds: int) -> PrivacySpent:
+    """What so many rounds have spent."""
+    options = account.options
+    assert options.delta is not None
+    return PrivacySpent(
+        epsilon=account.epsilon(rounds),
+        delta=options.delta,
+        noise=account.noise,
+        neighbours=account.neighbours,
+        accountant=options.accountant,
+    )
 
 
 def _freezes(setup: Setup) -> bool:

@@ -221,6 +221,7 @@ class StepArgs(TypedDict, total=False):
     beside: Mapping[str, object]
     steps: int
     share: float
+    poisson: float
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,9 @@ class Step(ABC):
     chunks: bool = False
     """Whether ``loss`` computes the scores of ``args.chunk`` tokens at a time (``training.loss_chunk``). Default:
     False. A class that overrides ``loss`` says it again."""
+    averages_samples: bool = False
+    """Whether ``loss`` is a mean over the batch's samples, each seen alone, as ``training.private`` needs it. Default:
+    False. A class that overrides ``loss`` says it again."""
     metrics_of: str = ""
     """The task whose metrics it writes, ``classify`` or ``retrieve``: its passes get those of ``evaluation.metrics`` as
     ``args.metrics``."""
@@ -156,7 +159,7 @@ class Step(ABC):
 
 
 def says(step: type[Step], name: str) -> bool:
-    """Whether a step says ``chunks`` of its loss: in the class that has the loss, or below."""
+    """Whether a step says ``chunks`` or ``averages_samples`` of its loss: in the class that has the loss, or below."""
     for cls in step.__mro__:
         if name in vars(cls):
             return bool(vars(cls)[name])
@@ -172,6 +175,8 @@ class Wrapper(Step):
     call ``super()``.  ``Work.around`` puts it around the passes that train, outside of those that are there already.
     Its arguments stand in ``pass_.args`` beside the step's own, so choose names that no step has.
     """
+
+    averages_samples = True  # if the step inside does
 
     def __init__(self, step: Step):
         self.step = step
@@ -207,6 +212,8 @@ class ClassifyStep(Step):
     classifiers are added with its weight for them.
     """
 
+    averages_samples = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
         model = ctx.client_model
@@ -230,7 +237,7 @@ class NextTokenStep(Step):
     ``args.chunk`` is the number of tokens whose scores are in memory at a time; without it, all are.
     """
 
-    chunks = True
+    chunks = averages_samples = True
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over tokens; a repeated sample, whose label is -1, doesn't count."""

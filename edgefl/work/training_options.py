@@ -85,6 +85,36 @@ class OwnTraining(Fields):
     )
 
 
+class PrivateOptions(Fields):
+    """DP-SGD (Abadi et al. 2016): a clip bounds what one sample can change, and noise hides it."""
+
+    clip: PositiveFloat | None = Field(None, description="largest L2 norm of a sample's gradient, over all that trains")
+    noise: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="deviation of the noise on a batch's sum, over clip"
+    )
+    micro_batch: PositiveInt | None = Field(
+        None,
+        description="samples that are differentiated at a time: the same updates in less memory and more time; 1 takes "
+        "one after the other, without torch.func; null: the whole batch",
+    )
+    poisson: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="mean size of a batch, as a share of batch: each sample is in it with the same probability, and "
+        "free places cost as much; null: shuffled epochs",
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="delta at which edgefl profile says the epsilon of a sample; only with poisson and noise"
+    )
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> PrivateOptions:
+        if self.clip is None:
+            raise ValueError("noise hides a sample only where its gradient is bounded: set clip, such as 1.0")
+        if self.delta is not None and not (self.poisson and self.noise):
+            raise ValueError("delta needs noised Poisson samples: set poisson, such as 0.5, and noise, or leave it out")
+        return self
+
+
 _Epochs = PositiveInt | Annotated[PositiveFloat, Field(allow_inf_nan=False)]  # whole numbers stay whole in files
 
 
@@ -190,6 +220,9 @@ class TrainingOptions(Fields):
         "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
+    private: PrivateOptions | None = Field(
+        None, description="DP-SGD at the clients, with noise for each batch: {clip: 1.0, noise: 1.1, micro_batch: 4}"
+    )
     checkpointing: bool | Annotated[str, BeforeValidator(_check_blocks), Field(pattern=_BLOCKS)] = Field(
         False,
         description="recompute each block in the backward pass: less memory, more FLOPs; 10 blocks: the first 10 of "
@@ -247,6 +280,7 @@ class TrainingOptions(Fields):
         self._check_gradients()
         self._check_single_steps()
         self._check_decay()
+        self._check_private()
 
     def _check_precision(self) -> None:
         if self.precision == "float64" and self.optimizer == "mezo":
@@ -294,6 +328,20 @@ class TrainingOptions(Fields):
                 f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
             )
+
+    def _check_private(self) -> None:
+        if self.private is None:
+            return
+        many, single = self.private.micro_batch != 1, "takes one sample at a time: set private.micro_batch: 1"
+        for given, why in (
+            (self.optimizer == "mezo", "optimizer: mezo has no gradients that could be clipped: take sgd or adamw"),
+            (self.step_in_backward, "step_in_backward frees a gradient before the norm of all is known: leave it out"),
+            (self.precision == "float16", "float16 scales a loss whose small gradients are 0 by then: write bfloat16"),
+            (many and self.checkpointing, f"checkpointing {single}"),
+            (many and self.loss_chunk, f"loss_chunk {single}"),
+        ):
+            if given:
+                raise ValueError(f"private: {why}")
 
     def _check_decay(self) -> None:
         if self.lr_decay_per == "round":

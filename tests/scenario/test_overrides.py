@@ -118,7 +118,7 @@ def test_the_name_of_a_part_that_is_compared_names_the_word(file: Path) -> None:
         ("aggregation.optimizer=average", ["aggregation.tau"]),
         ("fleet.failures.attack=label-flip", ["fleet.failures.attack.factor"]),
         ("fleet.availability=always", ["fleet.availability.diurnal"]),
-        ("round=synchronous", ["round.weighting"]),
+        ("round=synchronous", []),
         ("round.policy=semi-synchronous", ["round.weighting"]),
         ("round.selection=power-of-choice", ["round.selection.penalty"]),
         ("payload.up=float16", []),

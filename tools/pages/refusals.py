@@ -45,6 +45,7 @@ OTHERS = (
     "executor=ray",
 )
 """What else a method may refuse; where names of one group are alike in that, one stands for all."""
+NOISE = ("aggregation={clip: 1, noise: 1}", "privacy.delta=1e-3", "round={selection: poisson, weighting: equal}")
 
 
 def refusal_blocks() -> dict[str, str]:
@@ -66,7 +67,7 @@ def _changes() -> list[Sequence[str]]:
         ("attacks", "fleet.failures.attack={{name: {}, share: 40%}}"),
     )
     named = [change for group, written in groups for _, change in _named(group, written)]
-    return [*named, *((each,) for each in OTHERS)]
+    return [*named, *((each,) for each in OTHERS), NOISE]
 
 
 def _named(group: str, written: str) -> Iterator[tuple[str, Sequence[str]]]:

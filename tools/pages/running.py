@@ -55,6 +55,8 @@ PAGES = (
     "docs/guides/own-parts.md",
     "docs/guides/who-fits.md",
     "docs/guides/split.md",
+    "docs/guides/privacy.md",
+    "docs/guides/private-clients.md",
     "docs/guides/describe-a-device.md",
     "docs/guides/measure-a-device.md",
     "docs/guides/reproduce-a-paper.md",

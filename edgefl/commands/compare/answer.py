@@ -152,6 +152,8 @@ class ComparedRuns(Answer):
     stopped: Sequence[str]
     """A sentence for each run that
     [a metric or `on_round` ended early](../concepts/evaluation.md#ending-early-and-the-best-weights)"""
+    privacy: Sequence[str]
+    """What the first run of each row with noise has spent, in words"""
     equal: Sequence[EqualCosts]
     """Metrics at equal costs"""
     orderings: Sequence[Ordering]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows
+from edgefl.records.epsilon import privacy_words
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
@@ -90,6 +91,11 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             for group in groups
             for member in group.members
             if (text := facts(member).stopped)
+        ],
+        privacy=[
+            f"{group.label}: {words}"
+            for group in groups
+            if (words := privacy_words(facts(group.members[0]).privacy))
         ],
         equal=_equal(groups, rivals, metrics, higher),
         orderings=_orderings(groups, columns, metrics),

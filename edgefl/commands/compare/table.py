@@ -208,7 +208,7 @@ def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[st
     notes.append(f"metrics: {result.reported}; costs: all clients together, whole run")
     if result.also_differ:
         notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
-    notes += result.stopped
+    notes += [*result.stopped, *result.privacy]
     return notes
 
 

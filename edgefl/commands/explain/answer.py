@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.answer import Answer
+from edgefl.records.epsilon import PrivacySpent
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Share, Unit
 
 Seconds = Annotated[float, Unit("s")]
@@ -144,5 +145,7 @@ class Explanation(Answer):
     """Clients without an update"""
     absent_by: Annotated[Mapping[str, Clients], Keys("REASON")]
     """Number of absent clients by reason"""
+    privacy: PrivacySpent | Maybe = UNSET
+    """What the rounds up to this one have spent; only with noise"""
     client: Story | Maybe = UNSET
     """The client that was asked for; only with `--client`"""

@@ -60,6 +60,7 @@ def explained_round(run: Run, number: int, client: int | None) -> Explanation:
         took_part=sorted({flight.client for flight in flights if flight.outcome == TOOK_PART}),
         absent=absent,
         absent_by=_count_by_reason(absent),
+        privacy=record.privacy,
         client=UNSET if client is None else _story(client, path, flights, verdicts, absent),
     )
 

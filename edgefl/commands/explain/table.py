@@ -8,6 +8,7 @@ from rich.text import Text
 
 from edgefl.commands.explain.answer import AbsentClient, Explanation, Story
 from edgefl.drawing.text_tables import new_table, percent, print_section, screen
+from edgefl.records.epsilon import privacy_words
 from edgefl.records.record import UNSET
 from edgefl.units import show_seconds
 
@@ -25,6 +26,7 @@ def print_explanation(facts: Explanation) -> None:
         Text(
             f"Round {facts.round} (stage {facts.stage}, {facts.policy}): {facts.outcome} in "
             f"{show_seconds(length)}; {len(facts.took_part)} of {facts.clients} clients took part"
+            + (f"\n{privacy}" if (privacy := privacy_words(facts.privacy)) else "")
         )
     )
     console.print()

@@ -31,6 +31,7 @@ from edgefl.work import Context, Source, Work, distinct
 from edgefl.work.attention import attention
 from edgefl.work.interpreter import step_of
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.private import PRIVATE
 from edgefl.work.slices import take
 
 VERSION = "1.5.1"
@@ -135,6 +136,8 @@ def _check_step(context: Context) -> None:
         raise MethodError("its method gives the step more than a model and a batch; take fedavg")
     if work.precision != "float32" or {t.dtype for t in tensors if t.dtype.is_floating_point} - {torch.float32}:
         raise MethodError("rounding of half precision would hide a wrong gradient; set training.precision: float32")
+    if any(PRIVATE in pass_.around for pass_ in work.passes):
+        raise MethodError("its graph would repeat one draw of the noise at each step; set training.private: null")
     if any(tower.get("checkpointing") for tower in work.model["towers"].values()):
         raise MethodError("its graph would keep what is to be computed again; set training.checkpointing: false")
     for name, part in context.model.named_modules():

@@ -177,6 +177,9 @@ class TotalsRow(Spent, TrafficColumns, Computed, OfKind):
     """The fewest, if each stage ends as soon as it may; only of a schedule that ends its stages by what a run learns"""
     least_traffic_bytes: int | Maybe = UNSET
     """`traffic_bytes` of these rounds"""
+    sample_epsilon: float | Maybe = UNSET
+    """Epsilon of a sample of the kind's client with the fewest, at `training.private.delta`: for one sample more or
+    less, and Poisson batches that are cut off ([DP-SGD](../guides/private-clients.md)); only with a delta"""
     peak_memory_bytes: int
     """Highest peak of all rounds"""
     fvcore_macs_per_sample_all_rounds: float

@@ -259,7 +259,8 @@ def _print_totals(console: Console, totals: Sequence[TotalsRow]) -> None:
             operations(total.fvcore_macs_per_sample_all_rounds), units.show_seconds(total.virtual_seconds),
             units.show_joules(total.energy_joules),
         )  # fmt: skip
-    print_section(console, "Whole schedule, one client that takes part in every round", table, _least(totals))
+    told = "\n".join(filter(None, (_least(totals), _epsilons(totals))))
+    print_section(console, "Whole schedule, one client that takes part in every round", table, told)
 
 
 def _least(totals: Sequence[TotalsRow]) -> str:
@@ -270,6 +271,12 @@ def _least(totals: Sequence[TotalsRow]) -> str:
         if total.fewest_rounds is not UNSET and total.least_traffic_bytes is not UNSET
     ]
     return f"in all at least: {'; '.join(told)}" if told else ""
+
+
+def _epsilons(totals: Sequence[TotalsRow]) -> str:
+    """The epsilon of a sample by kind; empty without one."""
+    told = [f"{total.whose} {total.sample_epsilon:.3g}" for total in totals if total.sample_epsilon is not UNSET]
+    return f"epsilon of a sample after all rounds, by Poisson batches: {'; '.join(told)}" if told else ""
 
 
 MOST_ROWS = 18
@@ -303,8 +310,8 @@ def _print_opening(console: Console, result: Profile) -> None:
         console.print(Text(line))
     print_bounds(console, result.at_most, result.seconds_within)
     for label, profile in profiles.items():
-        if least := _least(profile.totals):
-            console.print(Text(f"{label}, {least}" if len(profiles) > 1 else least))
+        for told in filter(None, (_least(profile.totals), _epsilons(profile.totals))):
+            console.print(Text(f"{label}, {told}" if len(profiles) > 1 else told))
     print_refused(console, result.refused)
     console.print(Text("--full: memory by part, traffic, server, totals; --clients: every client of the fleet"))
 
@@ -402,9 +409,11 @@ def _notes(rows: Sequence[ProfileRow]) -> list[str]:
 def _exchange_note(row: ProfileRow) -> str:
     exchange = cast(ExchangeRecord, row.exchange)
     down, up = exchange.serialised_download_bytes, exchange.serialised_upload_bytes
+    moved = f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down"
+    if not exchange.server_peak_memory_bytes:
+        return f"{moved} of keys and shares"
     return (
-        f"{row.kind}: {exchange.trips:,} exchanges, {units.show_bytes(up)} up and {units.show_bytes(down)} down; the "
-        f"server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
+        f"{moved}; the server's half peaks at {units.show_bytes(exchange.server_peak_memory_bytes)}, computes "
         f"{units.show_flops(exchange.server_flops)} and takes {units.show_seconds(exchange.server_seconds)}, "
         f"{100 * exchange.server_seconds / row.compute_seconds:.1f} % of the client's time of computing"
     )

@@ -21,6 +21,7 @@ from edgefl.commands.profile.answer import (
     TotalsRow,
     TrafficColumns,
 )
+from edgefl.commands.profile.sample_epsilon import sample_epsilon
 from edgefl.cost.client_cost import ComputeCost, Traffic, traffic
 from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.predict import work_key
@@ -338,15 +339,17 @@ def client_totals(
                 followers[whose].sums["virtual_seconds"] += phases.seconds[0]
                 followers[whose].sums["energy_joules"] += phases.energy_joules
                 followers[whose].client_versions.record_download(0, (payload,), versions)
-    return [_total(subject, followers[subject.kind, subject.variant]) for subject in shown]
+    return [_total(setup, subject, spans, followers[subject.kind, subject.variant]) for subject in shown]
 
 
-def _total(subject: Subject, follower: _Follower) -> TotalsRow:
-    sums = follower.sums
+def _total(setup: Setup, subject: Subject, spans: Sequence[RoundStretch], follower: _Follower) -> TotalsRow:
+    sums, whose = follower.sums, (subject.kind, subject.variant)
+    works = ((span.works[whose][0], span.rounds) for span in spans if whose in span.works)
     return TotalsRow(
         kind=subject.kind,
         variant=subject.shown_variant,
         rounds=follower.rounds,
+        sample_epsilon=sample_epsilon(setup, subject, works),
         peak_memory_bytes=follower.peak,
         fvcore_macs_per_sample_all_rounds=follower.per_sample,
         traffic_bytes=sums["download_bytes"] + sums["upload_bytes"],

@@ -26,6 +26,7 @@ from edgefl.drawing.text_tables import (
     title_of,
 )
 from edgefl.records.carbon import carbon_words
+from edgefl.records.epsilon import privacy_words
 from edgefl.records.record import UNSET
 from edgefl.records.relays import relay_words
 from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics
@@ -80,6 +81,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             + (f"\nserver: {units.show_flops(facts.server_flops)}" if facts.server_flops else "")
             + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
+            + (f"\n{privacy}" if (privacy := privacy_words(facts.privacy)) else "")
             + (f"\nrounds not completed: {format_counts(not_completed)}" if not_completed else "")
             + (f"\n{facts.stopped}" if facts.stopped else "")
             + (f"\n{_best(facts.best, facts.watched_split)}" if facts.best else "")

@@ -11,6 +11,7 @@ from edgefl.devices.budgets import BUDGETS, Budget, budget_named, field_of
 from edgefl.devices.caps import CAPS
 from edgefl.drawing.charts import Records
 from edgefl.records.carbon import carbon_words
+from edgefl.records.epsilon import privacy_words
 from edgefl.records.relays import relay_words
 from edgefl.runs import Run
 
@@ -127,7 +128,8 @@ def besides(records: Records) -> list[str]:
     if error is not None:
         within = f"within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "as predicted"
         told.append(f"Peaks were measured {within}.")
-    told += [words[:1].upper() + words[1:] + "." for words in (relay_words(totals), carbon_words(totals)) if words]
+    more = relay_words(totals), carbon_words(totals), privacy_words(facts.privacy)
+    told += [words[:1].upper() + words[1:] + "." for words in more if words]
     return told
 
 

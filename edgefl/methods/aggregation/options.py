@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveFloat, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    WithJsonSchema,
+    model_validator,
+)
 
 from edgefl import registry
 from edgefl.registry.part_fields import Fields, parse_options
@@ -58,6 +67,20 @@ class AggregationOptions(Fields):
     clip: PositiveFloat | None = Field(
         None, description="largest L2 norm of a client's whole update; a longer one is scaled down; null: no clipping"
     )
+    noise: PositiveFloat | None = Field(
+        None,
+        description="central differential privacy: the deviation of the Gaussian noise on each sum of clipped updates, "
+        "as a multiple of clip; null: none, or with privacy.epsilon what keeps to it over all rounds",
+    )
+    secure: Literal["secagg", "secagg+"] | None = Field(
+        None,
+        description="the cost of secure aggregation, and sums of integers as it gives them: SecAgg (Bonawitz et al. "
+        "2017), or SecAgg+ (Bell et al. 2020); null: none. Nothing is encrypted",
+    )
+    neighbours: PositiveInt | None = Field(
+        None, description="clients that share keys and masks with a client under secagg+; null: 2 ceil(3 log2 n) of n"
+    )
+    bits: int = Field(16, ge=2, le=32, description="bits of a value of an update under secure, from -clip to clip")
     non_finite: Literal["reject", "keep"] = Field(
         "reject",
         description="what happens to an update with a NaN or an infinity: it is left out and the record names "
@@ -93,6 +116,14 @@ class AggregationOptions(Fields):
 
     @model_validator(mode="after")
     def _reject_unused_fields(self) -> AggregationOptions:
+        if self.noise is not None and self.clip is None:
+            raise ValueError(
+                "noise is a multiple of clip, without which one update may move the sum by any length: add clip"
+            )
+        if self.secure is not None and self.clip is None:
+            raise ValueError("secure sums integers of a range that clip gives: add clip")
+        if self.neighbours is not None and self.secure != "secagg+":
+            raise ValueError("neighbours belongs to secure: secagg+; in secagg all others of a cohort are")
         optimizers_of = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
         for name, optimizers in optimizers_of.items():
             if getattr(self, name) is not None and self.optimizer_name not in optimizers:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from edgefl.methods.aggregation.noise import ExpectedSenders
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Address, Payload
 from edgefl.work.slices import Cut
@@ -34,7 +35,7 @@ class Senders:
     (None: all of it).
     """
 
-    def __init__(self, updates: Sequence[Update]):
+    def __init__(self, updates: Sequence[Update] | Sequence[ExpectedSenders]):
         self.kinds = [update.kind for update in updates]
         self.uploads: list[Upload] = []
         self.upload_of: list[int] = []

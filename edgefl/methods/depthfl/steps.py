@@ -48,6 +48,8 @@ class ClassifyExits(Step):
     Model ``exits``; ``args.mask`` as for ``classify``; the scalar ``distillation`` is the second term's weight.
     """
 
+    averages_samples = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over the batch."""
         model = cast(ExitModel, ctx.model)

@@ -26,6 +26,8 @@ class Dynamic(Wrapper):
     Reads and writes ``own.<parameter>``; ``args.alpha``.
     """
 
+    averages_samples = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and both terms; w0 is the work's ``reference``, arg ``alpha``."""
         loss, own = super().loss(ctx, batch, pattern, pass_), ctx.like("own")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -32,10 +32,20 @@ Sent = tuple[int, Plan, bool]
 """A client that is sent off: its number, its plan, and whether it may return an update."""
 
 
+class ExpectedRound(NamedTuple):
+    """A round with noise: its number, the noise's deviation, and whom it expects, some of each of these plans."""
+
+    round: int
+    deviation: float
+    senders: Sequence[tuple[Plan, float]]
+
+
 class Learning(ABC):
     """What a simulation asks of training, which doesn't affect virtual time; by default nothing is trained."""
 
     state: ServerState
+    expected: Callable[[], ExpectedRound] | None = None
+    """With noise: the round that is played."""
 
     def send(self, sent: Sequence[Sent], dispatch: Dispatch, *, in_order: bool = False) -> None:
         """Dispatch clients; ``in_order`` says that they land in the order in which they are sent."""

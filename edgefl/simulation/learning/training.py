@@ -17,6 +17,7 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.methods import ServerState
 from edgefl.methods.aggregation.mean import Fold
+from edgefl.methods.aggregation.noise import ExpectedSenders, Noise
 from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
@@ -333,14 +334,22 @@ class Training(Learning):
             for started, arrival in zip(coming, arrivals, strict=True):
                 started.expected = self._expected_update(started, arrival, stage)
             expected = [each.expected for each in coming if each.expected is not None]
-            parameters = {a: t for a, t in self.state.tensors.items() if is_averaged(a)}
-            rebuilt = list(map(method.rebuild, expected))
-            mean = Fold(parameters, rebuilt, method.update_weight, method.setting.aggregation)
+            mean = self._mean(list(map(method.rebuild, expected)), stage)
             self._updates = Updates(mean=mean, rebuild=method.rebuild)
             if shares:
                 share(self.setup, self.state, coming, stage, mean)
         if shares:
             self._feed()
+
+    def _mean(self, expected: Sequence[Update], stage: Stage) -> Fold:
+        """The mean that grows as these updates arrive, with the round's noise if there is some."""
+        method, noise = self.setup.method, None
+        if self.expected is not None:
+            round, deviation, plans = self.expected()
+            senders = [ExpectedSenders(plan.kind, part_of_stage(plan.form, stage), n) for plan, n in plans]
+            noise = Noise(self.setup.seed, round, deviation, senders)
+        parameters = {a: t for a, t in self.state.tensors.items() if is_averaged(a)}
+        return Fold(parameters, expected, method.update_weight, method.setting.aggregation, noise)
 
     def _expected_update(self, started: Started, arrival: Arrival, stage: Stage) -> Update:
         """What is known of an update before it lands: all that isn't the node's."""
@@ -392,6 +401,8 @@ class Training(Learning):
             self._visit(self._visits[-1])
         half, self._half = self._half, {}
         self._free()
+        if self.expected is not None and updates.mean is None:  # nobody was drawn: the round's change is its noise
+            updates = Updates(mean=self._mean([], stage))
         if at_once:
             updates = Updates(replace(each, base=state.base(each.work, state.items(each.work))) for each in updates)
         if (
@@ -406,7 +417,7 @@ class Training(Learning):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if updates:
+        if updates or self.expected is not None:
             self.state = method.aggregate(state, updates)
         if half:
             dtypes = {address: state.tensors[address].dtype for address in half}

@@ -20,7 +20,7 @@ class Synchronous(Policy):
             clients = server.choose()
             server.tell(len(clients))
             updates = yield from server.play_cohort(clients)
-            if len(updates) >= server.options.quorum:
+            if len(updates) >= server.quorum:
                 server.aggregate(updates)
                 return "completed"
             outcome = "below quorum" if len(clients) else server.empty_outcome()

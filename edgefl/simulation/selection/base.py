@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from edgefl import seeds
 from edgefl.arrays import AnyArray, Booleans, Integers
 from edgefl.devices import Device
+from edgefl.planning.privacy import Sampling
 from edgefl.planning.round_options import RoundOptions, places
 from edgefl.registry.answers import check_answers, describe_answer
 from edgefl.registry.part_fields import NamedFields
@@ -91,7 +92,7 @@ def _misfit(selection: Selection, arguments: tuple[GroupDraw], answer: object) -
         return ""
     if clients.ndim != 1 or clients.dtype.kind not in "iu":
         return f"chose {clients.dtype} {[*clients.shape]}, not the numbers of clients [n]"
-    if len(clients) > share.count:
+    if len(clients) > share.count and selection.sampling != "poisson":
         return f"chose {len(clients)} clients where share.count is {share.count}"
     if len(np.unique(clients)) < len(clients):
         return f"chose a client twice: {clients.tolist()}"
@@ -122,9 +123,13 @@ class Selection(ABC):
     """Where it was published: authors and year, or the paper's name."""
     needs_loss: ClassVar[bool] = False
     """Whether it uses clients' losses."""
+    sampling: ClassVar[Sampling | None] = None
+    """How it draws from clients that are all ready, where accountants of privacy know their chances; None: not so."""
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        if "pick" in vars(cls) and "sampling" not in vars(cls):
+            cls.sampling = None
         check_answers(cls, {"pick": _misfit})
 
     def __init__(self, options: Any, section: RoundOptions, seed: int):
@@ -243,6 +248,8 @@ class Selection(ABC):
 
 class Random(Selection):
     """Uniform draw without replacement from the ready clients."""
+
+    sampling: ClassVar[Sampling | None] = "without replacement"
 
     class Options(Selection.Options):
         """Fields of ``selection: {name: random}``."""

@@ -215,6 +215,7 @@ VIT = {"tower": "vit", "blocks": 1, "width": 8, "heads": 2, "patch": 4}
         ("_normalised", {}, r"no kernel of BatchNorm that trains \(image\.norm\); freeze it or use GroupNorm"),
         (VIT, {"training": {"batch": 4, "precision": "bfloat16"}}, "set training.precision: float32"),
         (VIT, {"training": {"batch": 4, "checkpointing": True}}, "set training.checkpointing: false"),
+        (VIT, {"training": {"batch": 4, "private": {"clip": 1.0}}}, "set training.private: null"),
         ({**VIT, "blocks": 2}, {"schedule": {"name": "frozen-prefix", "blocks": 1, "rounds": 1}}, "activations that"),
         (VIT, {"method": {"name": "fedprox", "mu": 0.1}}, "more than a model and a batch; take fedavg"),
     ],

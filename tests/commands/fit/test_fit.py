@@ -530,6 +530,18 @@ def test_other_changes(texts: dict[str, Any]) -> None:
     assert [s.sets["schedule"]["stages"] for s in parts if s.family == "elastic"] == [3]
 
 
+def test_micro_batches_are_proposed_for_private_gradients(texts: dict[str, Any]) -> None:
+    private = texts | {"training": {"batch": 16, "private": {"clip": 1.0, "noise": 1.0}}}
+    found = axes(private, "text")
+    assert tried(found["micro-batch"]) == [[f"training.private.micro_batch={size}"] for size in (4, 1)]
+    assert {s.tier for s in found["micro-batch"]} == {0}
+    assert all("training.accumulation" not in s.sets for s in found["batch"])  # each batch has noise of its own
+    assert found["checkpointing"] == found["step"] == []
+    one = {"training": {"batch": 16, "private": {"clip": 1.0, "micro_batch": 1}}}
+    assert axes(texts | one, "text")["micro-batch"] == axes(texts, "text")["micro-batch"] == []
+    assert tried(axes(texts | one, "text")["checkpointing"]) == [["training.checkpointing=true"]]
+
+
 def test_layers_in_4_bits_are_proposed_where_there_are_some(causal: dict[str, Any]) -> None:
     lora = "adapter={name: lora, rank: 8}"
     assert tried(axes(causal, "text")["adapter"])[-1] == [lora, "model.text.quantize=nf4"]
