@@ -256,6 +256,11 @@ class Run:
         return self._frame("host")
 
     @property
+    def nodes(self) -> pd.DataFrame:
+        """One row per task of a client that is a device of its own, by the wall clock; empty for a simulation."""
+        return self._frame("nodes")
+
+    @property
     def tokenizer_path(self) -> Path | None:
         """The file of the tokenizer, or None if no text was trained."""
         path = self.path / "tokenizer.json"
