@@ -46,7 +46,8 @@ class NodeRoster:
         if not self._claims:
             raise RunError(f"no node has come within {seconds:g} s: start some, or let the server wait longer")
         if len(self._claims) < wanted:
-            self._on_message(f"{len(self._claims)} of {wanted} clients have a node after {seconds:g} s: {self.clients_with_node}")
+            there = self.clients_with_node
+            self._on_message(f"{len(there)} of {wanted} clients have a node after {seconds:g} s: {there}")
 
     def greet(self) -> None:
         """Ask the nodes that are new which client they are."""

@@ -57,19 +57,20 @@ def _play(node: Node, folder: Path, order: Message, start_up: float) -> Message:
         computed = time.monotonic()
         payloads = upload_bodies(update.payloads.values())
         if update.kept:
-            _store(folder / OWN, own | update.kept)
+            _store(folder / OWN, {**own, **update.kept})
         said |= {name: getattr(update, name) for name in ("seed", "loss", "metrics", "updates")}
     if order.payloads:
         _store(folder / HELD, held)
-    stored = time.monotonic()
+    stored, metering = time.monotonic(), 0.0
     rss = psutil.Process().memory_info().rss
     if not lacks and facts["meter"]:  # the meter takes longer than the work, so a work that is timed has none
         said["peak_memory_bytes"] = node.run_assignment(replace(assignment, metered=True)).peak_memory_bytes
+        metering = time.monotonic() - stored
     report = NodeReport(
         start_up_seconds=start_up,
         storage_seconds=(began - opened) + (stored - computed),
         compute_seconds=computed - began,
-        metering_seconds=time.monotonic() - stored,
+        metering_seconds=metering,
         rss_bytes=rss,
         process=os.getpid(),
         **said,

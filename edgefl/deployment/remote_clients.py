@@ -29,7 +29,7 @@ from edgefl.training.executors import Closing
 from edgefl.training.refusal import why_refused
 from edgefl.training.remote import RealFlight, checksum, order_of, split_inputs
 from edgefl.work import Payload
-from edgefl.work.update import Update
+from edgefl.work.update import SERVER, HostFigures, Update
 
 
 @dataclass
@@ -285,9 +285,13 @@ def _update_of(order: OpenOrder, report: NodeReport, bodies: Sequence[bytes]) ->
             payloads[payload.name] = deserialise(body)
         except SafetensorError as error:
             raise RunError(f"its payload {payload.name} isn't safetensors: {error}") from None
-    host = {"wall_seconds": report.compute_seconds, "rss_bytes": report.rss_bytes, "process": report.process}
+    host: HostFigures = {
+        "wall_seconds": report.compute_seconds,
+        "rss_bytes": report.rss_bytes,
+        "process": report.process,
+    }
+    whose = SERVER if order.assignment.client is None else order.assignment.client
     return Update(
-        order.assignment.client, form.kind, {}, order.assignment.work, payloads, {}, loss=report.loss,
-        metrics=report.metrics, updates=report.updates, seed=report.seed,
-        peak_memory_bytes=report.peak_memory_bytes, host=host,
+        whose, form.kind, {}, order.assignment.work, payloads, {}, loss=report.loss, metrics=report.metrics,
+        updates=report.updates, seed=report.seed, peak_memory_bytes=report.peak_memory_bytes, host=host,
     )  # fmt: skip
