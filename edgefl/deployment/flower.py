@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -17,14 +16,11 @@ from typing import Any, TypeVar
 
 import psutil
 
-from edgefl import __version__, terminal
-from edgefl.deployment.node_round import play_order
+from edgefl import terminal
+from edgefl.deployment.node_round import NodeSetup
 from edgefl.deployment.real_run import play_on_nodes
 from edgefl.deployment.transport import Message, NoReply
 from edgefl.scenario import load
-from edgefl.setup.compose import federation_of
-from edgefl.training import Node
-from edgefl.work.torch_device import device_of
 
 T = TypeVar("T")
 TOGETHER = 8
@@ -133,20 +129,21 @@ def _tell(event: str, facts: Mapping[str, Any]) -> None:
 
 
 def reply(message: Any, context: Any, scenario: Path) -> Any:
-    """The ClientApp: greet, or play a round's order; ``--node-config`` has the ``client`` and the ``folder``."""
+    """The ClientApp: greet, or play a round's order.
+
+    ``--node-config`` has the ``client`` and the ``folder``, and may have a ``device``, ``data`` and their ``kind``.
+    """
     from flwr.app import Message as FlowerMessage
 
-    config, order = context.node_config, unpack(message.content)
-    if order.facts["do"] == "greet":
-        facts = {"version": __version__, **{name: config[name] for name in ("client",) if name in config}}
-        return FlowerMessage(pack(Message(facts)), reply_to=message)
-    began = time.time() if open_node.cache_info().currsize else psutil.Process().create_time()
-    folder = Path(str(config["folder"])) / str(context.run_id)
-    device = str(config.get("device", "cpu"))
-    return FlowerMessage(pack(play_order(lambda: open_node(scenario, device), folder, order, began)), reply_to=message)
+    config = {name: str(each) for name, each in context.node_config.items()}
+    order, began = unpack(message.content), time.time() if _used else psutil.Process().create_time()
+    _used.append(True)
+    node = NodeSetup(
+        load(scenario), Path(config.get("folder", "")) / str(context.run_id), context.node_config.get("client"),
+        config.get("device", "cpu"), config.get("data"), config.get("kind"),
+    )  # fmt: skip
+    return FlowerMessage(pack(node.answer(order, began)), reply_to=message)
 
 
-@cache
-def open_node(scenario: Path, device: str) -> Node:
-    """This device's node: the scenario's data, opened once for a process."""
-    return Node(federation_of(load(scenario), terminal.say), device_of(device))
+_used: list[bool] = []
+"""Whether this process has answered before: the first answer has the time in which it began."""

@@ -6,21 +6,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from edgefl import __version__
-from edgefl.deployment.transport import Message, NodeGreeting, NoReply, Transport
+from edgefl.deployment.transport import Message, NodeGreeting, NoReply, OwnSamples, Transport
 from edgefl.errors import RunError
 from edgefl.records.reading import from_data
 
-GREETING_SECONDS = 120.0
-"""Time in which a node says who it is.  A choice: a process of a small board imports torch in half a minute."""
+GREETING_SECONDS = 600.0
+"""Time in which a node says who it is.  A choice: a small board imports torch in half a minute, and then reads a folder
+of pictures for the first time."""
 LOOK_SECONDS = 0.5
 """Time between two looks for new nodes, while the server waits for them.  A choice."""
 
 
 class NodeRoster:
-    """The nodes of ``clients`` clients.  ``on_message`` is told what is wrong with a node, with its number."""
+    """The nodes of ``clients`` clients.  ``on_message`` is told what is wrong with a node, with its number.
 
-    def __init__(self, transport: Transport, clients: int, on_message: Callable[[str], None]):
+    New nodes are told ``scales``, of the server's set.  ``check(client, own)`` raises RunError for samples that a node
+    of this client can't have; ``own`` has those of nodes that have some, by client.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        clients: int,
+        on_message: Callable[[str], None],
+        scales: Mapping[str, object] | None = None,
+        check: Callable[[int, OwnSamples | None], None] = lambda client, own: None,
+    ):
         self._transport, self._clients, self._on_message = transport, clients, on_message
+        self._scales, self._check = scales or {}, check
+        self.own: dict[int, OwnSamples] = {}
         self._greeted: set[int] = set()
         self._claims: dict[int, list[int]] = {}
         """By client the nodes that say that they are it, in the order in which they came."""
@@ -52,12 +66,14 @@ class NodeRoster:
     def greet(self) -> None:
         """Ask the nodes that are new which client they are."""
         new = [node for node in self._transport.nodes() if node not in self._greeted]
-        hello = Message({"do": "greet", "version": __version__})
+        hello = Message({"do": "greet", "version": __version__, "scales": self._scales})
         for node, reply, _ in self._transport.ask(((node, hello) for node in new), GREETING_SECONDS) if new else ():
             self._greeted.add(node)
             try:
                 if isinstance(reply, NoReply):
                     raise RunError(f"it doesn't say which client it is: {reply.why}")
+                if "error" in reply.facts:
+                    raise RunError(f"{reply.facts['error']}")
                 self._admit(node, from_data(NodeGreeting, reply.facts, "its greeting"))
             except RunError as error:
                 self._on_message(f"node {node} isn't used: {error}")
@@ -68,6 +84,9 @@ class NodeRoster:
             raise RunError(f"it runs edgefl {said.version}, the server {__version__}: install the same on both")
         if not 0 <= said.client < self._clients:
             raise RunError(f"it says that it is client {said.client}; there are clients 0 to {self._clients - 1}")
+        self._check(said.client, said.own)
+        if said.own is not None:
+            self.own[said.client] = said.own
         other = self.node_of(said.client)
         self._claims.setdefault(said.client, []).append(node)
         if other is not None:

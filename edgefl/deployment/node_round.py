@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,55 @@ import psutil
 import safetensors.torch
 from torch import Tensor
 
-from edgefl import __version__
+from edgefl import __version__, terminal
+from edgefl.deployment.own_samples import NodeSamples, open_own
 from edgefl.deployment.transport import Message, NodeReport
 from edgefl.errors import EdgeflError
 from edgefl.runs.durable import replace_file
+from edgefl.scenario import Scenario
+from edgefl.setup.compose import federation_of
 from edgefl.training import Assignment, Node
 from edgefl.training.assignment import deserialise, serialise
+from edgefl.training.node import Sources
 from edgefl.training.remote import inputs_of, missing_copies, upload_bodies
 from edgefl.work import Form
+from edgefl.work.torch_device import device_of
 
 HELD, OWN = "held.safetensors", "own.safetensors"
 """Files of a node's folder: copies of the server's tensors, and what the client keeps for itself."""
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """What a node is: its client, where it keeps copies, what it computes on, and the samples that it has of its own.
+
+    Without ``data``, a folder or a table, it has the samples that the scenario's set gives its client.
+    """
+
+    scenario: Scenario
+    folder: Path
+    client: object
+    device: str = "cpu"
+    data: str | None = None
+    kind: str | None = None
+
+    def answer(self, order: Message, began: float) -> Message:
+        """The reply to an order, in a process that began at this time."""
+        if order.facts["do"] == "train":
+            return play_order(lambda: Node(self._sources(), device_of(self.device)), self.folder, order, began)
+        said: dict[str, object] = {"version": __version__, "client": self.client}
+        if self.data is not None:
+            try:
+                said["own"] = self._open_own(self.data, order.facts["scales"]).count().to_data()
+            except EdgeflError as error:
+                return Message({"error": str(error)})
+        return Message(said)
+
+    def _sources(self) -> Sources:
+        return federation_of(self.scenario, terminal.say) if self.data is None else self._open_own(self.data, {})
+
+    def _open_own(self, data: str, scales: Mapping[str, Any]) -> NodeSamples:
+        return open_own(self.scenario, Path(data), self.kind, self.folder, scales)
 
 
 def play_order(open_node: Callable[[], Node], folder: Path, order: Message, began: float) -> Message:

@@ -16,8 +16,9 @@ from edgefl.cells.needs import check
 from edgefl.data import Federation
 from edgefl.deployment.leaving import check_leaves
 from edgefl.deployment.node_roster import NodeRoster
+from edgefl.deployment.own_samples import check_own, compose_samples
 from edgefl.deployment.remote_clients import RemoteClients
-from edgefl.deployment.transport import Transport
+from edgefl.deployment.transport import OwnSamples, Transport
 from edgefl.devices.availability import Always
 from edgefl.planning.setup import Setup
 from edgefl.results.facts import evaluation_of
@@ -64,8 +65,15 @@ def play_on_nodes(
     on_message = messages(on_progress)
     setup = check(scenario, on_message, Path("runs") if out is None else out)
     federation, clients = federation_of(scenario, on_message), len(setup.clients.client_kind)
-    roster = NodeRoster(transport, clients, on_message)
+    begun = False
+
+    def check_node(client: int, own: OwnSamples | None) -> None:
+        check_own(federation, client, own, begun=begun)
+
+    roster = NodeRoster(transport, clients, on_message, federation.scales, check_node)
     roster.wait(clients, wait)
+    federation, begun = compose_samples(federation, roster.own), True
+    setup = replace(setup, clients=federation)
     played = replace(setup, fleet=replace(setup.fleet, availability=WithNode(roster)), measure="none")
     deadline = min(patience, inf if scenario.round.deadline is None else scenario.round.deadline)
     new = free_folder(f"{scenario.name}-real") if out is None else new_folder(out)

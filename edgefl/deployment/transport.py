@@ -42,6 +42,15 @@ class Transport(Protocol):
         ...
 
 
+class OwnSamples(Record):
+    """The samples that a node has of its own."""
+
+    kind: str
+    """Their kind"""
+    samples: tuple[int, ...]
+    """How many there are of each of the server's classes, and of none"""
+
+
 class NodeGreeting(Record):
     """What a node says before its first round."""
 
@@ -49,6 +58,8 @@ class NodeGreeting(Record):
     """Its version of edgefl"""
     client: int
     """The client of the scenario that it is"""
+    own: OwnSamples | None = None
+    """Its samples; null if it has those that the scenario's set gives this client"""
 
 
 class NodeReport(Record):

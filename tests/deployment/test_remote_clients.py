@@ -22,9 +22,6 @@ from edgefl.errors import RunError
 from edgefl.results.verify import verify
 from edgefl.runs import Run
 from edgefl.scenario import load
-from edgefl.setup.compose import federation_of
-from edgefl.training import Node
-from edgefl.work.torch_device import device_of
 
 Scenario = Callable[..., dict[str, Any]]
 LAYERWISE = {"method": "fedcola", "schedule": {"name": "layerwise", "stages": 2, "rounds": 4}}
@@ -49,9 +46,8 @@ def on_nodes(
     raw: dict[str, Any], folder: Path, prepare: Callable[[InProcess], None] = lambda _: None, **more: Any
 ) -> Played:
     scenario = load(raw)
-    node = Node(federation_of(scenario, lambda _: None), device_of("cpu"))
     clients = {100 + client: client for client in range(sum(scenario.data.clients.values()))}
-    transport, said = InProcess(node, folder / "nodes", clients), list[str]()
+    transport, said = InProcess(scenario, folder / "nodes", clients), list[str]()
     prepare(transport)
 
     def on_progress(event: str, facts: Any) -> None:

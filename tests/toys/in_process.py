@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from edgefl import __version__
-from edgefl.deployment.node_round import play_order
+from edgefl.deployment.node_round import NodeSetup
 from edgefl.deployment.transport import Message, NoReply
-from edgefl.training import Node
+from edgefl.scenario import Scenario
 
 Reply = Callable[[Message], Message | NoReply | None]
 
 
 class InProcess:
-    """A transport to nodes of one data set.  ``clients`` are by node; ``replies`` has other answers of some nodes."""
+    """A transport to nodes.  ``clients`` are by node, and so are ``data``, the tables of nodes with samples of their
+    own, and ``replies``, other answers of some nodes."""
 
-    def __init__(self, node: Node, folder: Path, clients: dict[int, int], version: str = __version__):
-        self.clients, self.gone, self.version = clients, set[int](), version
+    def __init__(self, scenario: Scenario, folder: Path, clients: dict[int, int]):
+        self.clients, self.gone, self.data = clients, set[int](), dict[int, Path]()
         self.replies: dict[int, Callable[[Message, Reply], Message | NoReply | None]] = {}
         self.down, self.up = 0, 0
-        self._node, self._folder = node, folder
+        self._scenario, self._folder = scenario, folder
 
     def nodes(self) -> Collection[int]:
         return self.clients.keys() - self.gone
@@ -46,10 +46,10 @@ class InProcess:
                 yield node, reply, time.monotonic() - began
             del order, reply
 
-    def _honest(self, node: int, order: Message) -> Message | NoReply:
-        if order.facts["do"] == "greet":
-            return Message({"version": self.version, "client": self.clients[node]})
-        return play_order(lambda: self._node, self._folder / str(node), order, time.time())
+    def _honest(self, node: int, order: Message) -> Message:
+        data = str(self.data[node]) if node in self.data else None
+        setup = NodeSetup(self._scenario, self._folder / str(node), self.clients[node], data=data)
+        return setup.answer(order, time.time())
 
 
 def travelled(message: Message) -> Message:
