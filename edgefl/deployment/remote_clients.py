@@ -163,7 +163,7 @@ class RemoteClients(Closing):
                     flown[client] = self._take(flights.dispatch.round, client, node, order, report, update, spill)
                 del reply
             asked = {client: orders[client].message for client in again}
-        return land_real_flights(flights, [flown[client] for client in orders])
+        return land_real_flights(flights, [flown[client] for client in orders], priced=False)
 
     def _order(self, client: int, plan: Plan, parcels: dict[tuple[int, int], Parcel]) -> OpenOrder:
         assignment, future = self._submitted.pop(client)

@@ -211,3 +211,18 @@ def test_a_client_whose_node_comes_back_takes_part_again(tiny: Scenario, tmp_pat
 def test_no_node_is_an_error(tiny: Scenario, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no node has come within 0 s"):
         on_nodes(tiny(data=IMAGES), tmp_path, lambda transport: transport.clients.clear())
+
+
+def test_a_real_run_is_read_as_any_other_and_its_energy_is_not_known(tiny: Scenario, tmp_path: Path) -> None:
+    raw = tiny(data=IMAGES, evaluation={"every": 1})
+    simulated = edgefl.run(raw, out=tmp_path / "simulated")
+    real = on_nodes(raw, tmp_path).run
+    assert real.result.totals.energy_joules is None
+    assert {row["energy_joules"] for row in real.records("clients") + real.records("rounds")} == {None}
+    compared = edgefl.compare([simulated.path, real.path]).to_data()
+    assert {each["axis"] for each in compared["equal"]} == {"virtual_seconds", "bytes"}
+    assert "energy, J" in real._repr_html_()
+    for form in ("csv", "perfetto", "figures"):
+        assert edgefl.export(real.path, form, tmp_path / form).files
+    page = Path(edgefl.report(real.path, out=tmp_path / "page.html").file)
+    assert page.stat().st_size > 10_000

@@ -26,7 +26,7 @@ from edgefl.results.spread import SeedSpread, with_confidence
 
 Facts = RunSummary
 
-COSTS: dict[str, Callable[[Facts], float]] = {
+COSTS: dict[str, Callable[[Facts], float | None]] = {
     "eligible_share": lambda facts: share(*fitting(stage)) if (stage := hardest(facts)) else 0.0,
     "eligible_share_ever": lambda facts: share(facts.everyone.eligible_ever, facts.everyone.clients),
     "took_part_share": lambda facts: share(facts.everyone.took_part, facts.everyone.clients),
