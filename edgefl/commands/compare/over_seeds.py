@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows
+from edgefl.commands.compare.real_devices import real_devices
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
@@ -93,6 +94,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         ],
         equal=_equal(groups, rivals, metrics, higher),
         orderings=_orderings(groups, columns, metrics),
+        real_devices=list(real_devices(member.run for member in everyone)),
         left_out=members.left_out + [
             f"the metrics of {m.run.path} are on another split than {split}"
             for m in everyone if facts(m).metrics_split != split
