@@ -457,7 +457,7 @@ class Ledger:
     def _sums(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
         exact = ("energy_joules", *(name for name in types_of(CarbonGrams) if getattr(record, name) is not UNSET))
         summed = dict.fromkeys((*SUMMED, *exact))
-        sums: dict[str, float] = {name: sum(getattr(client, name) for client in clients) for name in SUMMED}
+        sums: dict[str, float] = {n: sum(getattr(client, n) for client in clients) for n in SUMMED if n not in exact}
         sums |= {name: fsum(or_nan(getattr(client, name)) for client in clients) for name in exact}
         # the delivery at a stage's end belongs to no flight; its serialised bytes are only in the round's sum
         sums["download_bytes"] += record.final_delivery_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,15 @@ Scenario = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize(("sections", "said"), [
-    ({"round": {"policy": "asynchronous"}}, "round.policy asynchronous: "),
+    ({"round": {"policy": "asynchronous"}}, "round.policy: "),
     ({"round": {"over_selection": 0.5}}, "round.over_selection: "),
-    ({"round": {"gate": "everyone"}}, "round.gate everyone: "),
-    ({"round": {"selection": "oort"}}, "round.selection oort: "),
-    ({"schedule": {"name": "split", "after": 1, "rounds": 2}}, "schedule split: "),
-    ({"method": "local"}, "method local: the server scores the clients' own models"),
+    ({"round": {"gate": "everyone"}}, "round.gate: "),
+    ({"round": {"selection": "oort"}}, "round.selection: "),
+    ({"schedule": {"name": "split", "after": 1, "rounds": 2}}, "schedule: "),
+    ({"method": "local"}, "method: not on real devices: the server scores the clients' own models"),
     ({"evaluation": {"clients": 0.2}}, "evaluation.clients: "),
     ({"payload": {"up": "int8"}}, "payload: "),
-    ({"training": {"mode": "none"}}, "training.mode none: "),
+    ({"training": {"mode": "none"}}, "training.mode: "),
     ({"fleet": {"failures": {"upload": "10%"}}}, "fleet.failures: "),
     ({"fleet": {"failures": {"attack": {"share": 0.2, "name": "sign-flip"}}}}, "fleet.failures: "),
     ({"fleet": {"availability": {"diurnal": {"hours": "8..10 h"}}}}, "fleet.availability: "),
@@ -36,7 +37,9 @@ Scenario = Callable[..., dict[str, Any]]
     ({"compare": {"training.lr": [0.1, 0.2]}}, "compare: "),
 ])  # fmt: skip
 def test_each_part_that_stays_is_named(tiny: Scenario, sections: dict[str, Any], said: str) -> None:
-    with pytest.raises(ScenarioError, match=r"tiny can't leave the simulation:\n- .*" + said.replace(".", r"\.")):
+    with pytest.raises(
+        ScenarioError, match="^" + re.escape(said if "not on" in said else f"{said}not on real devices: ")
+    ):
         check_leaves(load(tiny(**sections)))
 
 
@@ -44,9 +47,8 @@ def test_all_reasons_are_told_at_once(tiny: Scenario) -> None:
     round, fleet = {"policy": "asynchronous", "selection": "oort"}, {"throttling": True}
     with pytest.raises(ScenarioError) as caught:
         check_leaves(load(tiny(round=round, fleet=fleet)))
-    assert [line.split(":")[0] for line in str(caught.value).splitlines()[1:]] == [
-        "- round.policy asynchronous", "- round.selection oort", "- fleet.throttling",
-    ]  # fmt: skip
+    named = [line.split(":")[0] for line in str(caught.value).splitlines()]
+    assert named == ["round.policy", "round.selection", "fleet.throttling"]
 
 
 def test_a_scenario_without_them_leaves(tiny: Scenario) -> None:
