@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from flower_processes import Federation, make_environment, with_version
+from people_notes import sections, tables_of_people
 from tensors import assert_equal_tensors
 
 import edgefl
@@ -121,3 +122,21 @@ def test_a_node_that_is_killed_is_dropped_and_takes_part_again_with_a_new_id(
     nodes = real.nodes.set_index(["client", "round"])["node"]
     assert nodes[2, 1] == nodes[2, 2] != nodes[2, 5]
     assert verify(real.path).valid
+
+
+@pytest.mark.slow(smaller="test_what_comes_from_flower_is_a_message_or_says_why_not")
+def test_nodes_with_tables_of_their_own_train_what_one_table_of_all_trains(
+    tiny: Scenario, environment: Path, tmp_path: Path
+) -> None:
+    scenario = tiny(**sections(tmp_path))
+    simulated = edgefl.run(scenario, out=tmp_path / "simulated")
+    edgefl.export(scenario, "flower", tmp_path / "app")
+    with Federation(environment, tmp_path / "federation") as federation:
+        for person, table in tables_of_people(tmp_path).items():
+            federation.node(f"node {person}", f'{node_config(federation, person)} data="{table}"')
+        with federation.run(tmp_path / "app", output=str(tmp_path / "real"), wait=120.0) as process:
+            log, _ = process.communicate(timeout=400)
+    assert process.returncode == 0 and "round 2: 3 of 3 updates have arrived" in log, log
+    real = edgefl.read_run(tmp_path / "real")
+    assert_equal_tensors(real.weights(), simulated.weights())
+    assert real.clients["samples"].tolist() == [20, 25, 30] * 2 and verify(real.path).valid

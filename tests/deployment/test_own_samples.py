@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from in_process import InProcess
+from people_notes import Row, sections, tables_of_people, write_table
 from tensors import assert_equal_tensors
 
 import edgefl
@@ -19,40 +18,11 @@ from edgefl.errors import RunError
 from edgefl.scenario import load
 
 Scenario = Callable[..., dict[str, Any]]
-Row = dict[str, str]
-WORDS = {"fruit": ("apple", "pear", "plum"), "tool": ("saw", "file", "drill"), "pet": ("dog", "cat", "fish")}
-
-
-def write_table(path: Path, rows: Sequence[Row]) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, ["text", "label", "client", "split"])
-        table.writeheader()
-        table.writerows(rows)
-    return path
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[Row]:
-    """Three people with 20 to 30 notes each, of two classes each, and a validation and a test split."""
-    draw, found = np.random.default_rng(0), list[Row]()
-    for person, labels in enumerate((("fruit", "tool"), ("tool", "pet"), ("pet", "fruit"))):
-        for number in range(20 + 5 * person):
-            label = labels[number % 2]
-            text = f"{' and '.join(draw.choice(WORDS[label], 2))} {number}"
-            found.append({"text": text, "label": label, "client": f"person {person}", "split": "train"})
-    for number in range(24):
-        label = [*WORDS][number % 3]
-        split = ("validation", "test")[number % 2]
-        found.append({"text": f"{draw.choice(WORDS[label])} {number}", "label": label, "client": "", "split": split})
-    return found
 
 
 @pytest.fixture
-def notes(tiny: Scenario, rows: list[Row], tmp_path: Path) -> dict[str, Any]:
-    table = write_table(tmp_path / "notes.csv", rows)
-    text = {"blocks": 1, "width": 16, "heads": 2, "tokens": 8}
-    data = {"source": "table", "folders": {"table": str(table)}, "clients": {"text": 3}}
-    return tiny(data=data, model={"text": text})
+def notes(tiny: Scenario, tmp_path: Path) -> dict[str, Any]:
+    return tiny(**sections(tmp_path))
 
 
 def play(raw: dict[str, Any], folder: Path, data: dict[int, Path]) -> tuple[edgefl.Run, list[str]]:
@@ -70,14 +40,9 @@ def play(raw: dict[str, Any], folder: Path, data: dict[int, Path]) -> tuple[edge
         raise AssertionError(said) from error
 
 
-def test_nodes_with_their_own_tables_train_what_one_table_of_all_trains(
-    notes: dict[str, Any], rows: list[Row], tmp_path: Path
-) -> None:
+def test_nodes_with_their_own_tables_train_what_one_table_of_all_trains(notes: dict[str, Any], tmp_path: Path) -> None:
     """Each node's table lacks a class, and its own texts would give another tokenizer."""
-    own = {
-        100 + person: write_table(tmp_path / f"{person}.csv", [r for r in rows if r["client"] == f"person {person}"])
-        for person in range(3)
-    }
+    own = {100 + person: table for person, table in tables_of_people(tmp_path).items()}
     simulated = edgefl.run(notes, out=tmp_path / "simulated")
     real, said = play(notes, tmp_path, own)
     assert not [each for each in said if "isn't used" in each]
@@ -85,7 +50,7 @@ def test_nodes_with_their_own_tables_train_what_one_table_of_all_trains(
     assert real.clients["samples"].tolist() == simulated.clients["samples"].tolist()
 
 
-def test_the_server_counts_what_a_node_says(notes: dict[str, Any], rows: list[Row], tmp_path: Path) -> None:
+def test_the_server_counts_what_a_node_says(notes: dict[str, Any], tmp_path: Path) -> None:
     """The node of client 1 has twelve samples of one class; the set has 25 of two."""
     more = [{"text": f"saw {number}", "label": "tool", "client": "me", "split": "train"} for number in range(12)]
     real, _ = play(notes, tmp_path, {101: write_table(tmp_path / "more.csv", more)})
