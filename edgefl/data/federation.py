@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -45,6 +45,9 @@ class Federation:
     {"readings", "channels", "classes"}};
     ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
 
+    ``elsewhere`` counts samples [classes + 1] of clients whose samples are on devices of their own: here they are only
+    declared, whatever the set has dealt to these clients.
+
     ``held_out`` has the samples that clients hold out of their training (``with_held_out``), at most ``held_out_share``
     of each client's, as a federation of the same clients; None if they train on all.  All else is about the others.
     """
@@ -61,6 +64,7 @@ class Federation:
     client_dropped: Integers | None = None
     held_out: Federation | None = field(default=None, repr=False)
     held_out_share: float = 0.0
+    elsewhere: Mapping[int, Integers] = field(default_factory=dict, repr=False)
     _parts: tuple[FederationPart, ...] = field(default=(), repr=False)
     _public: FederationPart | None = field(default=None, repr=False)
     _test: FederationPart | None = field(default=None, repr=False)
@@ -103,6 +107,13 @@ class Federation:
         patterns = None if self.client_patterns is None else counts
         public = None if self._public is None else parts[self._parts.index(self._public)]
         return replace(self, client_samples=samples, client_patterns=patterns, _parts=parts, _public=public)
+
+    def with_elsewhere(self, counts: Mapping[int, Integers]) -> Federation:
+        """This federation with so many samples [classes + 1] of these clients on devices of their own."""
+        samples = np.array(self.client_samples)
+        for number, row in counts.items():
+            samples[number] = row.sum()
+        return replace(self, client_samples=samples, elsewhere=dict(counts))
 
     @property
     def is_declared_only(self) -> bool:
@@ -293,10 +304,11 @@ class Federation:
             return self._extra_specs(data, kind)
 
         specs = {k: self._specs[k] for k in (*patterns, *public)}
-        return Samples(title, specs, rows_of, load if self._parts else None, more=extra_specs)
+        fields = load if self._parts and number not in self.elsewhere else None
+        return Samples(title, specs, rows_of, fields, more=extra_specs)
 
     def _private_rows(self, number: int, pattern: str) -> Integers:
-        if self._parts:
+        if self._parts and number not in self.elsewhere:
             return self.rows(number, pattern)
         if self.client_patterns is None:
             return _placeholder_rows(int(self.client_samples[number]))
@@ -341,6 +353,21 @@ class Federation:
         """How raw samples become the inputs of each kind's model; empty for a set that is only declared."""
         return {kind: self._part_offset(kind)[0].preprocessing(kind) for kind in self.kinds} if self._parts else {}
 
+    @property
+    def scales(self) -> dict[str, object]:
+        """What nodes with samples of their own need of this set, as JSON; empty for several sets or a declared one."""
+        if len(self._parts) != 1 or self.client_patterns is not None or self._group_counts() is not None:
+            return {}
+        [part] = self._parts
+        texts = {"tokenizer": self.tokenizer.to_str()} if "tokenizer.json" in part.entry.files else {}
+        return {**part.scales, **texts}
+
+    def with_scales(self, scales: Mapping[str, Any]) -> Federation:
+        """This federation of one set by another's ``scales``.  Raises DataError for classes that the other lacks."""
+        own = {name: each for name, each in scales.items() if name != "tokenizer"}
+        parts = tuple(part.with_scales(own) for part in self._parts)
+        return replace(self, class_names=tuple(own["classes"]), facts=own["facts"], _parts=parts)
+
     def names(self, data: str) -> list[str]:
         """The whole names in "train", "validation", "test" or "public", sorted."""
         return sorted(name for part in self._parts for name in part.names(data))
@@ -383,6 +410,8 @@ class Federation:
             rows = own[clients + first]
             counts[clients, start : start + rows.shape[1] - 1] = rows[:, :-1]
             counts[clients, -1] = rows[:, -1]
+        for number, row in self.elsewhere.items():
+            counts[number] = row
         return counts
 
     def partition_figure(self, path: Path) -> None:

@@ -175,7 +175,8 @@ def assign_kinds(
             reason = f"it serves: {', '.join(possible)}" if possible else "no sample has a label"
             raise DataError(f"this data set has no samples for {kind} clients; {reason}")
         classes = np.unique(collection.label[rows[serves[kind][rows]]])
-        if like(task_of[kind]) == "classify" and len(classes) < 2:
+        # one client alone may be a device among others, which have the other classes
+        if like(task_of[kind]) == "classify" and len(classes) < 2 and clients[kind] > 1:
             only = collection.classes[classes[0]]
             raise DataError(f"all training samples of {kind} clients, who classify, are of one class, {only!r}")
     dealt: dict[Kind, list[Integers]] = {kind: [] for kind in kinds}

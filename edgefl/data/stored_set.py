@@ -7,7 +7,7 @@ from collections.abc import Collection as Names
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from edgefl.arrays import AnyArray, Integers
 from edgefl.data.missing import patterns_of
 from edgefl.data.split import SPLITS, held_out_samples
-from edgefl.data.stored_arrays import StoredEntry
+from edgefl.data.stored_arrays import Meta, StoredEntry
+from edgefl.errors import DataError
 from edgefl.modalities import Kind
 from edgefl.models.preprocessing import (
     AudioPreprocessing,
@@ -27,6 +28,9 @@ from edgefl.models.preprocessing import (
 )
 from edgefl.work.description import TensorSpec
 from edgefl.work.tasks import like
+
+SCALES = ("facts", "mean", "deviation", "padding", "audio_moments", "motion_moments")
+"""Metadata of a part by which its samples become a model's inputs."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,28 @@ class FederationPart:
         owner = np.repeat(np.arange(clients), np.diff(offsets))
         cell = owner * width + self.arrays["label"][self.arrays["client_rows"]]
         return np.bincount(cell, minlength=clients * width).reshape(-1, width)
+
+    @property
+    def scales(self) -> dict[str, object]:
+        """What makes samples of another machine those of this part, as JSON: classes, shapes and normalisation."""
+        return {"classes": self.classes, **{n: self.entry.meta[n] for n in SCALES if n in self.entry.meta}}  # type: ignore[literal-required]
+
+    def with_scales(self, scales: Mapping[str, Any]) -> FederationPart:
+        """This part by another's ``scales``.  Raises DataError for a class that the other lacks, and other shapes."""
+        classes = list(scales["classes"])
+        if strange := [name for name in self.classes if name not in classes]:
+            raise DataError(f"the class {strange[0]!r} isn't one of the server's: {', '.join(classes)}")
+        facts = {of: {**shape, "classes": len(classes)} for of, shape in self.entry.meta["facts"].items()}
+        if facts != scales["facts"]:
+            raise DataError(f"the samples have the shapes {facts}, the server's {scales['facts']}")
+        table = np.array([*map(classes.index, self.classes), len(classes)])
+        own, rest = {"classes": classes}, {name: each for name, each in scales.items() if name != "classes"}
+        return replace(
+            self,
+            collection=replace(self.collection, meta=cast(Meta, {**self.collection.meta, **own})),
+            entry=replace(self.entry, meta=cast(Meta, {**self.entry.meta, **rest})),
+            replaced={**self.replaced, "label": table[self.arrays["label"]]},
+        )
 
     def names(self, data: str) -> list[str]:
         """The whole names in a split, sorted."""

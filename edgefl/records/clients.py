@@ -238,8 +238,9 @@ class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     """The learning rate of its first local epoch, scaled by batch size if the scenario says so: that of `base_round`.
     Rates by part are scaled alike; only where
     [`training.lr_schedule`](../concepts/methods/training.md#learning-rates-by-round) or that of a kind varies it"""
-    energy_joules: float
-    """Energy of downloading, computing and uploading until the task ended, waiting for the server's line included"""
+    energy_joules: float | None
+    """Energy of downloading, computing and uploading until the task ended, waiting for the server's line included;
+    `null` on a [device of your own](../guides/own-devices.md), where nobody measures it"""
     loss: float | None
     """Mean training loss over the steps; `null` without training, and where no update arrived"""
 

@@ -1,8 +1,8 @@
-"""What this machine did: ``host.jsonl``, clients' works, and ``scratch.jsonl``, what kernels take."""
+"""What machines did: ``host.jsonl``, clients' works, ``nodes.jsonl``, those of real devices, ``scratch.jsonl``."""
 
 from __future__ import annotations
 
-from edgefl.records.record import Record
+from edgefl.records.record import UNSET, Maybe, Record
 
 
 class HostWork(Record):
@@ -18,6 +18,37 @@ class HostWork(Record):
     """Memory of the process after it"""
     process: int
     """Number of the process that did it"""
+
+
+class NodeFlight(Record):
+    """A client's task on a device of its own, by the wall clock; only in a run on
+    [your own devices](../guides/own-devices.md)."""
+
+    round: int
+    """The round in which the client's task ended"""
+    client: int
+    """Number of the client"""
+    node: str | None
+    """The transport's name of its node; `null` if it had none"""
+    lost: str | None
+    """Why no update arrived; `null` if one did"""
+    round_trip_seconds: float
+    """Time from sending the order until the reply was there, that of a second order included"""
+    start_up_seconds: float | Maybe = UNSET
+    """Time in which the node's process began, imported what it needs and opened its data; this and the others only if
+    an update arrived"""
+    storage_seconds: float | Maybe = UNSET
+    """Time in which the node read and wrote the copies that it holds"""
+    compute_seconds: float | Maybe = UNSET
+    """Time of its work"""
+    metering_seconds: float | Maybe = UNSET
+    """Time of the same work once more with a meter; 0 for a work that was measured before"""
+    transfer_seconds: float | Maybe = UNSET
+    """The rest of the round trip: both transfers, and the transport's own time"""
+    resent_bytes: int
+    """Serialised bytes down beside the planned ones: what the node was to hold and didn't"""
+    rss_bytes: int | Maybe = UNSET
+    """Resident memory of the node's process after its work"""
 
 
 class Scratch(Record):

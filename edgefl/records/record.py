@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass
 from functools import cache
 from itertools import pairwise
+from math import nan
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -49,7 +50,7 @@ from edgefl.errors import suggestion
 
 __all__ = [
     "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "FieldRow", "Samples",
-    "Share", "Unit", "copy_fields", "fields_of", "part_of", "to_data",
+    "Share", "Unit", "copy_fields", "fields_of", "or_nan", "part_of", "to_data",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -96,6 +97,11 @@ def _numbers(value: object) -> object:
 
 
 ENCODER = msgspec.json.Encoder(enc_hook=_numbers)
+
+
+def or_nan(number: float | None) -> float:
+    """NaN for a number that nobody knows, so that sums with it aren't known either."""
+    return nan if number is None else number
 
 
 def to_data(record: object) -> Any:

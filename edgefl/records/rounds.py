@@ -110,8 +110,8 @@ PLANNED = tuple(types_of(PlannedSums))
 class EnergySum(Record):
     """Energy of flights."""
 
-    energy_joules: float
-    """Energy of the clients that landed in this round"""
+    energy_joules: float | None
+    """Energy of the clients that landed in this round; `null` on devices of your own"""
 
 
 class SpentSums(Executed, CarbonGrams, EnergySum):

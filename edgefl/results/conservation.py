@@ -15,7 +15,7 @@ from typing import Annotated, cast
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Assigned, ExchangedRecord, ExchangeRecord, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of, types_of
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, or_nan, part_of, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Metrics, Round, RoundCourse, RoundSums
 from edgefl.records.run import FinalSummary
@@ -351,7 +351,7 @@ class Ledger:
         sums["server_seconds"] = fsum(self.server_seconds)
         for name, value in sums.items():
             found = getattr(result.totals, name)
-            total = 0 if found is UNSET else found
+            total = 0 if found is UNSET else or_nan(found)
             self.checks["totals"].count(None if _same(total, value) else {name: total, "sum of rounds": value}, where)
         consistent = is_close(result.virtual_seconds, self.now) and result.rounds == len(self.spans)
         seen = {**_values(result, "rounds", "virtual_seconds"), "rounds seen": len(self.spans), "ended": self.now}
@@ -406,8 +406,8 @@ class Ledger:
         else:
             spent = [getattr(record, name) for name in SECONDS]
             least, most = (fsum(p * s for p, s in zip(powers, spent, strict=True)) for powers in watts)
-            joules = record.energy_joules
-            within = least <= joules <= most or is_close(least, joules) or is_close(joules, most)
+            joules = or_nan(record.energy_joules)  # nobody measured a real device's
+            within = joules != joules or least <= joules <= most or is_close(least, joules) or is_close(joules, most)
             offence = None if within else {**_values(record, "energy_joules"), "power times time": most}
         self._count(checks["energy"], offence, record, where)
         if self.facts.gated and (verdicts := self.verdicts.get(client)) is not None:
@@ -457,8 +457,8 @@ class Ledger:
     def _sums(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
         exact = ("energy_joules", *(name for name in types_of(CarbonGrams) if getattr(record, name) is not UNSET))
         summed = dict.fromkeys((*SUMMED, *exact))
-        sums: dict[str, float] = {name: sum(getattr(client, name) for client in clients) for name in SUMMED}
-        sums |= {name: fsum(getattr(client, name) for client in clients) for name in exact}
+        sums: dict[str, float] = {n: sum(getattr(client, n) for client in clients) for n in SUMMED if n not in exact}
+        sums |= {name: fsum(or_nan(getattr(client, name)) for client in clients) for name in exact}
         # the delivery at a stage's end belongs to no flight; its serialised bytes are only in the round's sum
         sums["download_bytes"] += record.final_delivery_bytes
         headers = record.serialised_download_bytes - sums["serialised_download_bytes"]
@@ -466,12 +466,12 @@ class Ledger:
         if headers >= delivered if delivered else headers == 0:
             sums["serialised_download_bytes"] += headers
             sums["carried_download_bytes"] += headers
-        wrong = {name: getattr(record, name) for name in summed if not _same(getattr(record, name), sums[name])}
+        wrong = {name: getattr(record, name) for name in summed if not _same(or_nan(getattr(record, name)), sums[name])}
         offence = {"round": record.round, **wrong, "sum of clients": {name: sums[name] for name in wrong}}
         self.checks["round sums"].count(offence if wrong else None, where)
         for name in (*summed, *types_of(RelaySums)):
             if (value := getattr(record, name)) is not UNSET:
-                self.totals.setdefault(name, []).append(value)
+                self.totals.setdefault(name, []).append(or_nan(value))
         self.server_seconds.append(record.server_seconds)
 
     def _line(self, clients: Sequence[CheckedFlight], where: str) -> None:
@@ -504,7 +504,8 @@ class Ledger:
 
 
 def _same(a: float, b: float) -> bool:
-    return a == b if isinstance(a, int) and isinstance(b, int) else is_close(a, b)
+    unknown = a != a and b != b
+    return a == b if isinstance(a, int) and isinstance(b, int) else unknown or is_close(a, b)
 
 
 OWN_SUMS = ("samples", "download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isnan
 
+from edgefl.records.record import or_nan
 from edgefl.results.facts import RoundFacts
 from edgefl.runs import Run
 
@@ -51,7 +53,7 @@ def curve_of(run: Run) -> Curve:
         for amounts in zip(
             (r.finished_virtual_seconds for r in rounds),
             accumulate(float(r.carried_bytes) for r in rounds),
-            accumulate(r.energy_joules for r in rounds),
+            accumulate(or_nan(r.energy_joules) for r in rounds),
             strict=True,
         )
     ]
@@ -77,12 +79,16 @@ class Equal:
 def at_equal(curves: Sequence[Curve], splits: Sequence[str]) -> list[Equal]:
     """For each of AXES the runs' last evaluations within the largest budget that all runs with an update reached.
 
+    An axis is left out that isn't known of a run, such as the energy of real devices.
+
     The metric is a step function of what was spent: it keeps the value of the last evaluation until the next one.  If
     these evaluations are on several splits (a run's last one is on ``evaluation.final``), those on the first of
     ``splits`` that gives every run an evaluation are taken instead, else those on the first.
     """
     found = []
     for axis in AXES:
+        if any(isnan(curve.spent[axis]) for curve in curves):
+            continue
         budget = min((c.spent[axis] for c in curves if c.has_update), default=max(c.spent[axis] for c in curves))
         picks = [curve.last(axis, budget) for curve in curves]
         on = {pick.split for pick in picks if pick is not None}

@@ -136,7 +136,7 @@ class FlightFacts(MeasuredRecord, Assigned):
     carried_download_bytes: int
     carried_upload_bytes: int
     virtual_seconds: float
-    energy_joules: float
+    energy_joules: float | None
 
     @property
     def predicted_flops(self) -> float:
@@ -241,13 +241,14 @@ def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
     found: dict[str, Any] = {}
     for name, hint in types_of(RunSums).items():
         if always(hint) or (rounds and getattr(rounds[0], name) is not UNSET):
-            found[name] = sum(getattr(r, name) for r in rounds)
+            values = [getattr(r, name) for r in rounds]
+            found[name] = None if None in values else sum(values)
     sent, joules = found["selected"], found["energy_joules"]
     moved = found["carried_download_bytes"] + found["carried_upload_bytes"]
     return RunTotals(
         **found,
         bytes_per_client_round=moved / sent if sent else None,
-        energy_joules_per_client_round=joules / sent if sent else None,
+        energy_joules_per_client_round=joules / sent if sent and joules is not None else None,
     )
 
 
@@ -386,9 +387,10 @@ def _costs(clients: Sequence[FlightFacts]) -> list[CostRow]:
     return rows
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     listed = list(values)
-    return sum(listed) / len(listed) if listed else None
+    known = [value for value in listed if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(listed) else None
 
 
 def _participation(verdicts: Sequence[VerdictFacts], clients: Sequence[FlightFacts]) -> Participation:

@@ -45,7 +45,7 @@ class PlayedFlight(FlightCourse, Assigned):
     """What is told of a flight."""
 
     slow_down: float
-    energy_joules: float
+    energy_joules: float | None
     carried_download_bytes: int
     carried_upload_bytes: int
 

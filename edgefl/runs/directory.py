@@ -12,6 +12,7 @@
     rounds.jsonl clients.jsonl scored.jsonl eligibility.jsonl
     scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
+    nodes.jsonl          the same of clients that are devices of their own
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
     unfinished/client-000017-<key>.bin      what clients of a long round have trained, until its checkpoint

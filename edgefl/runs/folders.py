@@ -17,7 +17,7 @@ from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.host import HostWork, Scratch
+from edgefl.records.host import HostWork, NodeFlight, Scratch
 from edgefl.records.reading import decode
 from edgefl.records.record import Record, part_of
 from edgefl.records.rounds import Round
@@ -27,10 +27,10 @@ from edgefl.runs.contents import CHECKPOINTS, KEPT, UNFINISHED, check_contents, 
 from edgefl.runs.durable import LOCK, Lock, lock_folder, replace_file, writing
 from edgefl.runs.kept import is_file
 
-Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host"]
+Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host", "nodes"]
 RECORDS: Mapping[type[Record], Table] = {
     Round: "rounds", FlightRecord: "clients", ScoredClient: "scored", VerdictRecord: "eligibility", Scratch: "scratch",
-    HostWork: "host",
+    HostWork: "host", NodeFlight: "nodes",
 }  # fmt: skip
 """The table of each class of record."""
 TABLES = tuple(RECORDS.values())

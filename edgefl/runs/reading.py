@@ -17,7 +17,7 @@ from edgefl.files import read_regular
 from edgefl.records.clients import Executed
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
-from edgefl.records.record import Record, part_of, whole_of
+from edgefl.records.record import Record, or_nan, part_of, whole_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes, ServerWorkRecord, split_of
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
@@ -61,7 +61,7 @@ class _Headline(RoundTimes, Executed):
 
     server_works: Sequence[ServerWorkRecord]
     metrics: Metrics
-    energy_joules: float
+    energy_joules: float | None
 
 
 Frame = Table | Literal["client_evaluations", "client_metrics"]
@@ -256,6 +256,11 @@ class Run:
         return self._frame("host")
 
     @property
+    def nodes(self) -> pd.DataFrame:
+        """One row per task of a client that is a device of its own, by the wall clock; empty for a simulation."""
+        return self._frame("nodes")
+
+    @property
     def tokenizer_path(self) -> Path | None:
         """The file of the tokenizer, or None if no text was trained."""
         path = self.path / "tokenizer.json"
@@ -408,7 +413,7 @@ class Run:
         for record in self.read(_Headline):
             rounds, split = record.round, split_of(work.when for work in record.server_works)
             clock = record.finished_virtual_seconds
-            energy += record.energy_joules
+            energy += or_nan(record.energy_joules)
             traffic += record.carried_bytes
             scores = {
                 f"{kind} {name}, {split}": "-" if values[name] is None else f"{values[name]:.3f}"
@@ -417,9 +422,10 @@ class Run:
                 if name in values
             } or scores
         names = {name: str(value) for name, value in self._names().items()}
+        joules = "-" if energy != energy else f"{energy:.4g}"
         return {
             "run": label, **names, "rounds": f"{rounds}{'' if self.is_finished else ' so far'}",
-            "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,
+            "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": joules, **scores,
         }  # fmt: skip
 
     def _frame(self, table: Frame) -> pd.DataFrame:

@@ -11,10 +11,10 @@ from edgefl.simulation.closed_form import DROPPED, FINISHED, LATE, NO_MEMORY, PH
 from edgefl.training.remote import RealFlight
 
 
-def land_real_flights(flights: Flights, real: Sequence[RealFlight]) -> Landings:
+def land_real_flights(flights: Flights, real: Sequence[RealFlight], *, priced: bool = True) -> Landings:
     """The landings of a dispatch's flights, in its order, with the seconds and bytes of their real ones.
 
-    Joules are the profiles' watts times these seconds, as nobody metered them.
+    ``priced`` joules are the profiles' watts times these seconds, as nobody metered them; else they are NaN.
     """
     outcome = [
         FINISHED if each.ended_in is None else NO_MEMORY if each.killed else LATE if each.late else DROPPED
@@ -33,7 +33,7 @@ def land_real_flights(flights: Flights, real: Sequence[RealFlight]) -> Landings:
         seconds[2],
         np.array([each.download_bytes for each in real], np.int64),
         np.array([each.upload_bytes for each in real], np.int64),
-        joules_of(seconds, flights.phases.watts),
+        joules_of(seconds, flights.phases.watts if priced else (np.full(len(real), np.nan),) * 3),
         flights.failures.slow,
         flights.phases.compute_seconds,
     )

@@ -175,7 +175,7 @@ class ClientLines:
     def _measured_json(self, client: int, plan: Plan, update: Update) -> bytes:
         """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""
         moved = update.exchanged
-        if update.trace is None and not update.metrics and moved is None:
+        if update.trace is None and update.peak_memory_bytes is None and not update.metrics and moved is None:
             return _UNMEASURED
         source, predicted = self.setup.clients.client(client), plan.compute
         measured = _measured_fields(client_part(plan.form), source, predicted, update.trace, update.peak_memory_bytes)
@@ -316,12 +316,12 @@ def _measured_fields(
     work: Description, source: Source, predicted: ComputeCost, trace: StepTrace | None, peak: int | None
 ) -> dict[str, Any]:
     """The fields of ``MeasuredRecord``."""
-    if trace is None:
+    if trace is None and peak is None:
         return copy_fields(MeasuredRecord, UNMEASURED)
-    measured = compute_cost(work, source, trace)
+    measured = None if trace is None else compute_cost(work, source, trace)  # a real device tells its peak alone
     return {
         "measured_peak_memory_bytes": peak,
-        "measured_forward_flops": measured.forward_flops,
-        "measured_backward_flops": measured.backward_flops,
+        "measured_forward_flops": None if measured is None else measured.forward_flops,
+        "measured_backward_flops": None if measured is None else measured.backward_flops,
         "memory_error": predicted.peak_memory_bytes / peak - 1 if peak else None,
     }

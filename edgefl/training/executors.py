@@ -52,7 +52,9 @@ class Executor(Protocol):
     ) -> None: ...
 
 
-class _Closing:
+class Closing:
+    """A context manager that has nothing to release."""
+
     def close(self) -> None:
         """Do nothing: this executor has no resources to release."""
 
@@ -65,7 +67,7 @@ class _Closing:
         self.close()
 
 
-class Inline(_Closing):
+class Inline(Closing):
     """Runs each assignment in this process, before ``submit`` returns.
 
     Raises TrainingError if ``device`` isn't available.
@@ -96,7 +98,7 @@ class Inline(_Closing):
         return future
 
 
-class RememberingExecutor(_Closing):
+class RememberingExecutor(Closing):
     """The executor of one run, which remembers ``works`` of a long round: a killed run trains none of them again.
 
     What was written is found by a key of all that decides it: the assignment's content, its inputs, what its client

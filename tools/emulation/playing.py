@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from edgefl import registry, units
-from edgefl.cells.fingerprint import inputs_of, run_fingerprint
 from edgefl.cells.needs import check
 from edgefl.data import Federation
+from edgefl.deployment.real_run import create_run, play
 from edgefl.devices import Device
 from edgefl.errors import RunError
 from edgefl.machine import host
@@ -24,19 +24,15 @@ from edgefl.planning.planner import Planner, WorkKey
 from edgefl.planning.setup import Setup
 from edgefl.records.clients import FlightRecord
 from edgefl.records.record import Record, part_of
-from edgefl.results.facts import evaluation_of
-from edgefl.runs import Run, RunDirectory, read_run
+from edgefl.runs import Run, read_run
 from edgefl.runs.durable import replace_file
-from edgefl.runs.environment import environment
 from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import Given, federation_of, predictor_of, scenario_of
-from edgefl.simulation import Simulation
 from edgefl.simulation.closed_form import Flights, Landings
 from edgefl.simulation.real_flights import land_real_flights
 from edgefl.training import Executor
-from edgefl.work.torch_device import threads
 from tools.emulation.answer import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError
 from tools.emulation.client_process import Data
 from tools.emulation.emulator import EmulatedRound, Emulator
@@ -298,25 +294,8 @@ def _play(
     on_progress: OnProgress,
 ) -> Run:
     """Play the rounds of a setup on the virtual clock, or on the clock of ``flown``, and write the run's folder."""
-    directory = RunDirectory.create(
-        folder,
-        scenario_yaml=scenario.to_yaml(),
-        environment=environment(),
-        models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
-    )
-    with directory:
-        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples))
-        predictor = predictor_of(scenario)
-        simulation = Simulation(
-            setup, executor, predictor, directory, on_progress,
-            on_divergence=scenario.training.on_divergence, flown=flown,
-        )  # fmt: skip
-        directory.made_of = run_fingerprint(scenario, setup, predictor.device)
-        directory.inputs = inputs_of(federation, simulation.state.tensors)
-        on_progress("start", {"rounds": rounds or setup.schedule.rounds, "round": 0, "clients": {}})
-        with threads(1):
-            result = simulation.play(rounds)
-        directory.finish(setup.method.exported_tensors(simulation.state) if executor is not None else {}, result)
+    with create_run(folder, scenario, setup) as directory:
+        play(directory, scenario, setup, executor, flown, federation, on_progress, rounds)
     return read_run(folder)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from edgefl.commands.validate.schemas import records
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.host import HostWork, Scratch
+from edgefl.records.host import HostWork, NodeFlight, Scratch
 from edgefl.records.record import FieldRow, Record, fields_of
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
@@ -15,7 +15,8 @@ from tools.pages.markdown import table
 
 ON_RECORDS: dict[str, type[Record]] = {
     "rounds.jsonl": Round, "clients.jsonl": FlightRecord, "scored.jsonl": ScoredClient,
-    "eligibility.jsonl": VerdictRecord, "scratch.jsonl": Scratch, "host.jsonl": HostWork, "result.json": FinalSummary,
+    "eligibility.jsonl": VerdictRecord, "scratch.jsonl": Scratch, "host.jsonl": HostWork,
+    "nodes.jsonl": NodeFlight, "result.json": FinalSummary,
     "environment.json": Environment, "evaluation.json": EvaluationFacts, "compare.json": Comparison,
 }  # fmt: skip
 """Each block of the page about a run's folder: a file, and the class of its records."""

@@ -65,6 +65,7 @@ PAGES = (
     "docs/guides/analyse.md",
     "docs/guides/use-the-result.md",
     "docs/guides/many-scenarios.md",
+    "docs/guides/own-devices.md",
     "docs/guides/slurm.md",
     "docs/guides/sweep.md",
     "docs/guides/sliders.md",

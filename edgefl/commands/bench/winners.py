@@ -21,7 +21,7 @@ from edgefl.commands.bench.answer import (
 )
 from edgefl.commands.bench.priced_fleets import BenchCell, FleetCells
 from edgefl.commands.tune.answer import Tuning
-from edgefl.records.record import UNSET, Maybe
+from edgefl.records.record import UNSET, Maybe, or_nan
 from edgefl.records.rounds import OVER_CLIENTS, lower_is_better, metric_value
 from edgefl.records.summary import RunSummary
 from edgefl.results.equal_costs import AXES, Curve, curve_of
@@ -198,7 +198,7 @@ def _row(
         peak_memory_bytes=max((row.peak_memory_bytes for facts in there for row in facts.costs), default=None),
         bytes=_over(there, lambda facts: float(facts.totals.carried_bytes)),
         virtual_seconds=_over(there, lambda facts: facts.virtual_seconds),
-        energy_joules=_over(there, lambda facts: facts.totals.energy_joules),
+        energy_joules=_over(there, lambda facts: or_nan(facts.totals.energy_joules)),
         worst_decile=worst,
         devices=devices,
         kept_share=kept,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.answer import Answer
-from edgefl.records.record import Keys, Record
+from edgefl.records.record import Flights, Keys, Record
 from edgefl.records.summary import SeedFigure
 
 
@@ -126,6 +126,35 @@ class Ordering(Record):
     """The pairs"""
 
 
+class RealDevice(Record):
+    """Tasks of a device of your own beside the same ones in the simulation, of one kind and stage; means."""
+
+    run: str
+    """The folder of the run on real devices"""
+    device: str
+    """The device as the scenario calls it"""
+    kind: str
+    """The clients' kind"""
+    stage: int
+    """The stage"""
+    tasks: Flights
+    """Tasks that finished in both runs"""
+    predicted_compute_seconds: float
+    """Time of computing, simulated"""
+    compute_seconds: float
+    """The same, measured"""
+    predicted_transfer_seconds: float
+    """Time of both transfers, simulated"""
+    transfer_seconds: float
+    """The same, measured, with the transport's own time"""
+    start_up_seconds: float
+    """Time in which the node's process began; the simulation knows none"""
+    peak_memory_bytes: int
+    """Predicted peak, the largest"""
+    measured_peak_memory_bytes: int | None
+    """The allocator's peak, the largest; `null` if none was measured"""
+
+
 class ComparedRuns(Answer):
     """Runs over their seeds.
 
@@ -158,6 +187,9 @@ class ComparedRuns(Answer):
     """Metrics at equal costs"""
     orderings: Sequence[Ordering]
     """Which row is ahead beyond chance"""
+    real_devices: Sequence[RealDevice]
+    """Prediction beside measurement, if a run on [devices of your own](../guides/own-devices.md) and a simulation of
+    the same scenario and seed are compared"""
     left_out: Sequence[str]
     """A sentence for each run that isn't compared"""
 

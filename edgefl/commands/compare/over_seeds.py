@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows
+from edgefl.commands.compare.real_devices import real_devices
 from edgefl.records.epsilon import privacy_words
 from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
 from edgefl.records.summary import RunSummary, SeedFigure
@@ -27,7 +28,7 @@ from edgefl.results.spread import SeedSpread, with_confidence
 
 Facts = RunSummary
 
-COSTS: dict[str, Callable[[Facts], float]] = {
+COSTS: dict[str, Callable[[Facts], float | None]] = {
     "eligible_share": lambda facts: share(*fitting(stage)) if (stage := hardest(facts)) else 0.0,
     "eligible_share_ever": lambda facts: share(facts.everyone.eligible_ever, facts.everyone.clients),
     "took_part_share": lambda facts: share(facts.everyone.took_part, facts.everyone.clients),
@@ -99,6 +100,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         ],
         equal=_equal(groups, rivals, metrics, higher),
         orderings=_orderings(groups, columns, metrics),
+        real_devices=list(real_devices(member.run for member in everyone)),
         left_out=members.left_out + [
             f"the metrics of {m.run.path} are on another split than {split}"
             for m in everyone if facts(m).metrics_split != split

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from edgefl import units
 from edgefl.commands.compare.answer import (
     ComparedRuns,
     EqualCosts,
@@ -15,6 +17,7 @@ from edgefl.commands.compare.answer import (
     Ordering,
     OrderingClaim,
     OrderingFigure,
+    RealDevice,
     SeedGroupRow,
 )
 from edgefl.drawing.text_tables import (
@@ -25,6 +28,7 @@ from edgefl.drawing.text_tables import (
     field_formatter,
     new_table,
     plain_markdown,
+    print_section,
     print_table,
     scale_of,
     screen,
@@ -100,9 +104,24 @@ def print_comparison(
         console.print(Text(line))
     _print_standings(console, result.standings, metrics)
     console.print()
+    if result.real_devices:
+        print_section(console, "On real devices, predicted / measured", _real_devices(result.real_devices))
     if equal and len(rows) > 1:
         for part in result.equal:
             _print_equal(console, result, part, labels, metrics, confidence)
+
+
+def _real_devices(rows: Sequence[RealDevice]) -> Table:
+    table = new_table("device", "kind", "stage", "tasks", "computing", "transfer", "start-up", "peak", left=(0, 1))
+    for row in rows:
+        peak = "-" if row.measured_peak_memory_bytes is None else units.show_bytes(row.measured_peak_memory_bytes)
+        table.add_row(
+            row.device, row.kind, str(row.stage), str(row.tasks),
+            f"{units.show_seconds(row.predicted_compute_seconds)} / {units.show_seconds(row.compute_seconds)}",
+            f"{units.show_seconds(row.predicted_transfer_seconds)} / {units.show_seconds(row.transfer_seconds)}",
+            units.show_seconds(row.start_up_seconds), f"{units.show_bytes(row.peak_memory_bytes)} / {peak}",
+        )  # fmt: skip
+    return table
 
 
 def columns_of(result: ComparedRuns, *, full: bool) -> list[ComparisonColumn]:

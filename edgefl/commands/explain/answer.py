@@ -79,7 +79,7 @@ class StoryFlight(Record):
     """Virtual time at which the task ended: its update arrived, or was lost"""
     virtual_seconds: float
     """How long it lasted"""
-    energy_joules: float
+    energy_joules: float | None
     """Its energy"""
     phases: Annotated[Mapping[str, Seconds], Keys("PHASE")]
     """Time of each phase"""

@@ -9,7 +9,7 @@ from edgefl.commands.explain.answer import AbsentClient, Explanation, PathPart, 
 from edgefl.commands.explain.critical_path import critical_path, what_shortens
 from edgefl.devices.caps import CAPPED, DAY
 from edgefl.errors import EdgeflError
-from edgefl.records.record import UNSET
+from edgefl.records.record import UNSET, or_nan
 from edgefl.results.recorded_rounds import (
     PlayedFlight,
     PlayedRound,
@@ -229,7 +229,7 @@ def _unready(
         for flight in run.read(PlayedFlight):
             if flight.ended_virtual_seconds <= drawn[-1]:
                 moved = flight.carried_download_bytes + flight.carried_upload_bytes
-                took = {"bytes": np.array([moved]), "joules": np.array([flight.energy_joules])}
+                took = {"bytes": np.array([moved]), "joules": np.array([or_nan(flight.energy_joules)])}
                 fleet.caps.spend(spent, np.array([flight.client]), took, np.array([flight.ended_virtual_seconds]))
         costs = {name: np.array([verdicts[c].costs[name] for c in numbers.tolist()]) for name in CAPPED}
         for client in numbers[~fleet.caps.ready(spent, numbers, costs, drawn[-1]) & ~away].tolist():

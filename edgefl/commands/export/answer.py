@@ -27,13 +27,14 @@ class Exported(Answer):
     """What ``edgefl export`` wrote."""
 
     to: str
-    """`csv`, `parquet`, `tensorboard`, `mlflow`, `perfetto`, `figures`, `transformers`, `peft`, `executorch`"""
+    """`csv`, `parquet`, `tensorboard`, `mlflow`, `perfetto`, `figures`, `transformers`, `peft`, `executorch`,
+    `flower`"""
     output: str
     """The folder"""
     files: Sequence[str]
     """Its files"""
     runs: Sequence[str]
-    """Labels of the runs; none for `executorch`"""
+    """Labels of the runs; none for `executorch` and `flower`"""
     note: str
     """How to show it; empty where many programs do"""
     programs: Sequence[TrainingProgram] | Maybe = UNSET

@@ -11,7 +11,9 @@ from edgefl.console.options import OneKind, Overrides, Place, RunOrScenario
 if TYPE_CHECKING:
     from edgefl.commands.export.answer import Exported
 
-Form = Literal["csv", "parquet", "tensorboard", "mlflow", "perfetto", "figures", "peft", "transformers", "executorch"]
+Form = Literal[
+    "csv", "parquet", "tensorboard", "mlflow", "perfetto", "figures", "peft", "transformers", "executorch", "flower",
+]  # fmt: skip
 
 
 @command(
@@ -26,7 +28,8 @@ def export(
         Form,
         option(
             "Records: csv, parquet, tensorboard (event files), mlflow (a store). Virtual time: perfetto. For a paper: "
-            "figures. Trained towers: transformers, or peft (their LoRA). A scenario's training step: executorch.",
+            "figures. Trained towers: transformers, or peft (their LoRA). A scenario's training step: executorch. "
+            "A scenario for real devices: flower.",
             "FORM",
         ),
     ],
@@ -65,7 +68,10 @@ def export(
 
     ``executorch`` takes a scenario, and writes the training step of each kind at each stage as ``KIND-stage-N.pte``:
     forward pass, loss and backward pass in one graph, with the parameters that a run begins with.  Two steps in its
-    runtime are held against torch first.  ``kind``, ``stage`` and ``overrides`` are for this form alone.
+    runtime are held against torch first.  ``kind`` and ``stage`` are for this form alone.
+
+    ``flower`` takes a scenario too, and writes an app of Flower in which it is played by real devices
+    (docs/guides/own-devices.md).  ``overrides`` are for these two forms.
 
     Files of an earlier export are replaced.
 
@@ -75,7 +81,7 @@ def export(
 
     Raises:
         UnknownName: The form, a type of figures or the kind is unknown, or the run has no figure of a name.
-        ScenarioError: The scenario can't be run, or has no such stage.
+        ScenarioError: The scenario can't be run, has no such stage, or can't leave the simulation (flower).
         RunError: There is no such run, its records were changed, no round has ended (figures, perfetto), it is a
             comparison (perfetto), a package is missing, or the folder can't be written.
         MethodError: No tower is one of transformers, PEFT can't hold what the run trained, or ExecuTorch can't
@@ -99,12 +105,13 @@ def export(
     from edgefl.errors import RunError, UnknownName
     from edgefl.runs import is_comparison, read_run
     from edgefl.runs.trackers import check_tracker
+    from edgefl.setup.compose import scenario_of
 
     if to not in get_args(Form):
         raise UnknownName("form", to, get_args(Form))
     if to == "executorch":
         from edgefl.commands.export.training_programs import write_programs
-        from edgefl.setup.compose import planner_of, scenario_of
+        from edgefl.setup.compose import planner_of
 
         if out is None:
             raise RunError("a scenario has no folder of its own: say where to write the programs, --out DIR")
@@ -113,9 +120,17 @@ def export(
         on_progress("done", {"folder": str(out)})
         files = [each.file for each in programs]
         return Exported(to=to, output=str(out), files=files, runs=[], note="", programs=programs)
+    if to == "flower" and kind is None and stage is None:
+        from edgefl.commands.export.flower_app import write_app
+
+        if out is None:
+            raise RunError("a scenario has no folder of its own: say where to write the app, --out DIR")
+        files, note = write_app(scenario_of(given, overrides), Path(out), on_progress)
+        return Exported(to=to, output=str(out), files=files, runs=[], note=note)
     if not isinstance(given, str | PathLike) or kind is not None or stage is not None or overrides:
         raise RunError(
-            f"{to} takes the folder of a run alone; a scenario, --kind, --stage and --set are for executorch"
+            f"{to} takes the folder of a run alone; a scenario and --set are for executorch and flower, "
+            "--kind and --stage for executorch"
         )
     folder = read_run(given)
     target = Path(out) if out is not None else folder.path / to

@@ -63,7 +63,7 @@ class TracedRound(PlayedRound):
     finished: int
     late: int
     failed: int
-    energy_joules: float
+    energy_joules: float | None
     losses: ByKind[float | None]
     metrics: Metrics
 
@@ -164,7 +164,7 @@ def count_flight(flight: TracedFlight, counters: Steps) -> None:
             rate = 8 * flight.phase_bytes(span.name) / (span.end - span.start)
             _add(counters, "traffic, bits per second", span.name, start, end, rate)
     begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
-    if ends > begins:
+    if ends > begins and flight.energy_joules is not None:
         watts = flight.energy_joules / (ends - begins)
         _add(counters, "power, watts", flight.kind, begins * MICRO, ends * MICRO, watts)
 

@@ -19,7 +19,7 @@ from edgefl.runs.durable import writing
 if TYPE_CHECKING:
     import pandas as pd
 
-EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host")
+EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host", "nodes")
 """Tables that are exported, if they have columns; ``runs`` with a row for each run is beside them."""
 
 

@@ -70,6 +70,8 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
     if not facts.rounds:
         console.print(Text("no round has finished yet\n"))
         return
+    joules = totals.energy_joules
+    energy = "energy isn't measured" if joules is None else units.show_joules(joules)
     not_completed = {outcome: n for outcome, n in facts.outcomes.items() if outcome != "completed"}
     console.print(
         Text(
@@ -77,7 +79,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             f"{_updates(facts)}, "
             f"down {units.show_bytes(totals.carried_download_bytes)}, "
             f"up {units.show_bytes(totals.carried_upload_bytes)}, "
-            f"{units.show_flops(totals.executed_flops)}, {units.show_joules(totals.energy_joules)}"
+            f"{units.show_flops(totals.executed_flops)}, {energy}"
             + (f"\nserver: {units.show_flops(facts.server_flops)}" if facts.server_flops else "")
             + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")

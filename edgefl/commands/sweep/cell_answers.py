@@ -18,7 +18,7 @@ from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.errors import DivergedError, EdgeflError, RunError
 from edgefl.planning.workload import Workload, workload_of
-from edgefl.records.record import UNSET
+from edgefl.records.record import UNSET, or_nan
 from edgefl.results.facts import facts_of
 from edgefl.runs import is_run, read_run
 from edgefl.runs.progress import OnProgress, messages, silent
@@ -218,7 +218,7 @@ def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgre
             updates=totals.finished,
             carried_download_bytes=totals.carried_download_bytes,
             carried_upload_bytes=totals.carried_upload_bytes,
-            energy_joules=totals.energy_joules,
+            energy_joules=or_nan(totals.energy_joules),
             clients_that_took_part=facts.everyone.took_part,
             metrics_round=facts.metrics_round,
             metrics_split=facts.metrics_split,

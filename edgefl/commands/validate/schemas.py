@@ -9,7 +9,7 @@ from edgefl.console.derived import all_commands, import_named
 from edgefl.errors import UnknownName
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.host import HostWork, Scratch
+from edgefl.records.host import HostWork, NodeFlight, Scratch
 from edgefl.records.reading import schema
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
@@ -18,8 +18,8 @@ from edgefl.scenario.library import SCHEMA, library_folder
 
 FILES: dict[str, type[Record]] = {
     "rounds": Round, "clients": FlightRecord, "scored": ScoredClient, "eligibility": VerdictRecord, "scratch": Scratch,
-    "host": HostWork, "result": FinalSummary, "environment": Environment, "evaluation": EvaluationFacts,
-    "compare.json": Comparison,
+    "host": HostWork, "nodes": NodeFlight, "result": FinalSummary, "environment": Environment,
+    "evaluation": EvaluationFacts, "compare.json": Comparison,
 }  # fmt: skip
 """The record of each table and file of a run's folder."""
 

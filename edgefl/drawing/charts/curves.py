@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import isnan
 from statistics import fmean
 
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
@@ -158,7 +159,8 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
     up = ChartAxis(title_of(metric), bottom=0.0 if is_share else None)
     panels = []
     for clock, _, axis in CLOCKS:
-        if not any(point.clocks[clock] for found in points.values() for point in found):
+        values = [point.clocks[clock] for found in points.values() for point in found]
+        if not any(values) or any(map(isnan, values)):  # nobody knows the energy of real devices
             continue
         series = [
             each

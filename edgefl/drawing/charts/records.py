@@ -9,7 +9,7 @@ from typing import Annotated
 
 from edgefl.records.clients import FlightCourse, FlightRecord, MemoryParts
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.record import UNSET, Keys, Maybe, part_of
+from edgefl.records.record import UNSET, Keys, Maybe, or_nan, part_of
 from edgefl.records.settings import Settings
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import FlightFacts, RoundFacts, VerdictFacts, facts_of
@@ -65,7 +65,7 @@ class Curves:
             "rounds": [r.round for r in self.rounds],
             "seconds": [r.finished_virtual_seconds for r in self.rounds],
             "bytes": list(accumulate(r.carried_bytes for r in self.rounds)),
-            "joules": list(accumulate(r.energy_joules for r in self.rounds)),
+            "joules": list(accumulate(or_nan(r.energy_joules) for r in self.rounds)),
         }
 
 

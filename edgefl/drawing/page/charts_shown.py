@@ -190,7 +190,7 @@ def _shows(column: str) -> Callable[[Any], str]:
     )
 
     def show(cell: Any) -> str:
-        if cell is None:
+        if cell is None or cell != cell:
             return NOTHING
         if not isinstance(cell, float | int) or isinstance(cell, bool):
             return str(cell)

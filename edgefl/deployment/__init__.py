@@ -1,0 +1,1 @@
+"""A scenario's rounds on real devices, which some program's transport reaches: orders, copies, replies, the run."""

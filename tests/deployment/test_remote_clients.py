@@ -1,0 +1,228 @@
+"""Real nodes as a simulation's clients: the same weights, what is sent again, and replies that are no updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import InProcess, Reply
+from safetensors.torch import load as loads
+from safetensors.torch import save
+from tensors import assert_equal_tensors
+
+import edgefl
+from edgefl.deployment.node_round import HELD, OWN
+from edgefl.deployment.real_run import play_on_nodes
+from edgefl.deployment.transport import Message, NoReply
+from edgefl.errors import RunError
+from edgefl.results.verify import verify
+from edgefl.runs import Run
+from edgefl.scenario import load
+
+Scenario = Callable[..., dict[str, Any]]
+LAYERWISE = {"method": "fedcola", "schedule": {"name": "layerwise", "stages": 2, "rounds": 4}}
+QUIET = {"evaluation": {"every": 100}}
+IMAGES = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "validation": 40, "test": 40}
+
+
+@dataclass
+class Played:
+    """A run on nodes of this process: its folder, the transport, and what the server was told."""
+
+    run: Run
+    transport: InProcess
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def outcomes(self) -> list[tuple[int, int, str]]:
+        return [(row["round"], row["client"], row["outcome"]) for row in self.run.records("clients")]
+
+
+def on_nodes(
+    raw: dict[str, Any], folder: Path, prepare: Callable[[InProcess], None] = lambda _: None, **more: Any
+) -> Played:
+    scenario = load(raw)
+    clients = {100 + client: client for client in range(sum(scenario.data.clients.values()))}
+    transport, said = InProcess(scenario, folder / "nodes", clients), list[str]()
+    prepare(transport)
+
+    def on_progress(event: str, facts: Any) -> None:
+        if event == "prepare":
+            said.append(facts["what"])
+
+    return Played(play_on_nodes(scenario, transport, folder / "real", on_progress, wait=0, **more), transport, said)
+
+
+def on_node(node: int, reply: Callable[[Message, Reply], Message | NoReply | None]) -> Callable[[InProcess], None]:
+    """Let one node answer its works so; it greets as the others."""
+
+    def answer(order: Message, honest: Reply) -> Message | NoReply | None:
+        return reply(order, honest) if order.facts["do"] == "train" else honest(order)
+
+    return lambda transport: transport.replies.update({node: answer})
+
+
+@pytest.mark.parametrize("sections", [QUIET, LAYERWISE | QUIET], ids=["fedavg", "fedcola-layerwise"])
+def test_weights_are_those_of_the_simulation_to_the_bit(
+    tiny: Scenario, tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    simulated = edgefl.run(tiny(**sections), out=tmp_path / "simulated")
+    played = on_nodes(tiny(**sections), tmp_path)
+    assert_equal_tensors(played.run.weights(), simulated.weights())
+    assert verify(played.run.path).valid
+    ours, theirs = played.run.records("clients"), simulated.records("clients")
+    assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
+    # the allocator's peak on the node is the predicted one, as in the simulation
+    assert [row["measured_peak_memory_bytes"] for row in ours] == [row["measured_peak_memory_bytes"] for row in theirs]
+    # what went over the wires is what the records say
+    assert played.transport.down == sum(row["carried_download_bytes"] for row in ours)
+    assert played.transport.up == sum(row["carried_upload_bytes"] for row in ours)
+    assert not played.run.nodes["resent_bytes"].any()
+    parts = played.run.nodes[[f"{name}_seconds" for name in ("start_up", "storage", "compute", "metering", "transfer")]]
+    assert (parts.sum(axis=1) - played.run.nodes["round_trip_seconds"]).abs().max() < 1e-9
+
+
+def test_a_node_that_lost_its_copies_gets_them_again(tiny: Scenario, tmp_path: Path) -> None:
+    sections = {**LAYERWISE, **QUIET, "data": IMAGES}
+
+    seen = set[int]()
+
+    def forget(order: Message, honest: Reply) -> Message | NoReply | None:
+        if (seed := order.facts["assignment"]["seed"]) not in seen:  # a round's first order
+            (tmp_path / "nodes/101" / HELD).unlink(missing_ok=True)
+        seen.add(seed)
+        return honest(order)
+
+    simulated = edgefl.run(tiny(**sections), out=tmp_path / "simulated")
+    played = on_nodes(tiny(**sections), tmp_path, on_node(101, forget))
+    assert_equal_tensors(played.run.weights(), simulated.weights())
+    again = played.run.nodes[played.run.nodes["resent_bytes"] > 0]
+    assert again["client"].unique().tolist() == [1] and again["round"].tolist() == [4]
+    assert played.transport.down == (
+        played.run.clients["carried_download_bytes"].sum() + played.run.nodes["resent_bytes"].sum()
+    )
+    assert verify(played.run.path).valid
+
+
+def test_what_a_client_keeps_stays_on_its_node(tiny: Scenario, tmp_path: Path) -> None:
+    """SCAFFOLD's control variates; the simulation's server holds them for its clients."""
+    training = {"batch": 8, "optimizer": "sgd", "lr": 0.05}
+    sections = {"method": "scaffold", "training": training, "data": IMAGES, **QUIET}
+    simulated = edgefl.run(tiny(**sections), out=tmp_path / "simulated")
+    played = on_nodes(tiny(**sections), tmp_path)
+    assert_equal_tensors(played.run.weights(), simulated.weights())
+    kept = loads((tmp_path / "nodes/100" / OWN).read_bytes())
+    assert kept and not (played.run.path / "kept").exists()
+
+
+def renamed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{name}.more": tensor.clone() for name, tensor in tensors.items()}
+
+
+def changed(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[..., Any]:
+    """A node that changes what it sends."""
+
+    def reply(order: Message, honest: Reply) -> Message | NoReply | None:
+        update = honest(order)
+        assert isinstance(update, Message)
+        return replace(update, payloads=tuple(save(change(loads(body))) for body in update.payloads))
+
+    return reply
+
+
+def with_facts(**facts: Any) -> Callable[..., Any]:
+    """A node that says other facts."""
+
+    def reply(order: Message, honest: Reply) -> Message | NoReply | None:
+        update = honest(order)
+        assert isinstance(update, Message)
+        return replace(update, facts={**update.facts, **facts})
+
+    return reply
+
+
+REFUSED = [
+    (changed(lambda tensors: {name: torch.stack([tensor, tensor]) for name, tensor in tensors.items()}), "oversized"),
+    (changed(lambda tensors: tensors | renamed(tensors)), "oversized"),
+    (changed(lambda tensors: {n: t.reshape(-1) for n, t in tensors.items()}), "wrong shape"),
+    (changed(lambda tensors: {name: tensor * torch.nan for name, tensor in tensors.items()}), "not finite"),
+    (changed(lambda tensors: {name: tensor.half() for name, tensor in tensors.items()}), "wrong dtype"),
+    (changed(lambda tensors: dict(list(tensors.items())[1:])), "truncated"),
+    (with_facts(seed=1), "replayed"),
+]
+LOST = [
+    (lambda order, honest: None, "late", "no reply within"),
+    (lambda order, honest: NoReply("the node is unavailable"), "dropped", "the node is unavailable"),
+    (lambda order, honest: Message({"error": "it runs edgefl 0.0.1"}), "dropped", "it runs edgefl 0.0.1"),
+    (lambda order, honest: Message({"a": 1}), "dropped", "its report: field 'start_up_seconds' is missing"),
+    (with_facts(loss="low"), "dropped", "its report: field 'loss'"),
+    (with_facts(lacks=["model.secret"]), "dropped", "it lacks 'model.secret', which it wasn't asked for"),
+    (lambda order, honest: replace(honest(order), payloads=(b"nonsense",)), "dropped", "isn't safetensors"),
+    (lambda order, honest: replace(honest(order), payloads=()), "dropped", "it sent 0 payloads of 1"),
+]
+
+
+@pytest.mark.parametrize(("reply", "outcome", "said"), [
+    *((reply, "rejected", f"the update of client 1, node 101, is refused: {reason}") for reply, reason in REFUSED),
+    *LOST,
+])  # fmt: skip
+def test_a_hostile_reply_never_reaches_the_weights(
+    tiny: Scenario, tmp_path: Path, reply: Callable[..., Any], outcome: str, said: str
+) -> None:
+    """The round's weights are those of the other two clients, as where the third is never asked."""
+    schedule, cohort = {"name": "end-to-end", "rounds": 1}, {"cohort": 1.0}
+    raw = tiny(data=IMAGES, schedule=schedule, round=cohort, **QUIET)
+    played = on_nodes(raw, tmp_path, on_node(101, reply), patience=60.0)
+    assert played.outcomes == [(1, 0, "finished"), (1, 1, outcome), (1, 2, "finished")]
+    assert any(said in each for each in played.said), played.said
+    without = on_nodes(raw, tmp_path / "without", lambda transport: transport.gone.add(101))
+    # a mean from which one is left out later is rounded once more
+    assert_equal_tensors(played.run.weights(), without.run.weights(), atol=2e-7 if outcome == "rejected" else 0)
+    assert verify(played.run.path).valid
+
+
+def test_seconds_that_a_node_says_fit_into_its_round_trip(tiny: Scenario, tmp_path: Path) -> None:
+    reply = with_facts(start_up_seconds=-1.0, storage_seconds=1e9, compute_seconds=float("nan"))
+    raw = tiny(data=IMAGES, schedule={"name": "end-to-end", "rounds": 1}, **QUIET)
+    played = on_nodes(raw, tmp_path, on_node(101, reply))
+    row = played.run.nodes.set_index("client").loc[1]
+    assert (row["start_up_seconds"], row["compute_seconds"]) == (0.0, 0.0)
+    assert row["storage_seconds"] == row["round_trip_seconds"] and verify(played.run.path).valid
+
+
+def test_a_client_whose_node_comes_back_takes_part_again(tiny: Scenario, tmp_path: Path) -> None:
+    def restart(transport: InProcess) -> None:
+        def die(order: Message, honest: Reply) -> NoReply:
+            transport.gone.add(101)
+            transport.clients[201] = 1
+            return NoReply("the node is unavailable")
+
+        on_node(101, die)(transport)
+
+    played = on_nodes(tiny(data=IMAGES, **QUIET), tmp_path, restart)
+    assert [row for row in played.outcomes if row[1] == 1] == [(1, 1, "dropped"), (2, 1, "finished")]
+    assert played.run.nodes.loc[lambda rows: rows["client"] == 1, "node"].tolist() == ["101", "201"]
+
+
+def test_no_node_is_an_error(tiny: Scenario, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no node has come within 0 s"):
+        on_nodes(tiny(data=IMAGES), tmp_path, lambda transport: transport.clients.clear())
+
+
+def test_a_real_run_is_read_as_any_other_and_its_energy_is_not_known(tiny: Scenario, tmp_path: Path) -> None:
+    raw = tiny(data=IMAGES, evaluation={"every": 1})
+    simulated = edgefl.run(raw, out=tmp_path / "simulated")
+    real = on_nodes(raw, tmp_path).run
+    assert real.result.totals.energy_joules is None
+    assert {row["energy_joules"] for row in real.records("clients") + real.records("rounds")} == {None}
+    compared = edgefl.compare([simulated.path, real.path]).to_data()
+    assert {each["axis"] for each in compared["equal"]} == {"virtual_seconds", "bytes"}
+    assert "energy, J" in real._repr_html_()
+    for form in ("csv", "perfetto", "figures"):
+        assert edgefl.export(real.path, form, tmp_path / form).files
+    page = Path(edgefl.report(real.path, out=tmp_path / "page.html").file)
+    assert page.stat().st_size > 10_000
