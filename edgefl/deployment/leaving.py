@@ -35,6 +35,8 @@ def _reasons(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("round", "selection"), f"it depends on seconds or losses; write {' or '.join(SELECTIONS)}"
     if scenario.schedule_name == "split":
         yield ("schedule",), "no message leaves in the middle of a step"
+    if scenario.method_name == "central":
+        yield ("method",), "the server trains on all samples, and no client does"
     if method.scores_own_models:
         yield ("method",), "the server scores the clients' own models, which stay with them"
     if scenario.evaluation.clients:
