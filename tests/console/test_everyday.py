@@ -387,7 +387,7 @@ def test_records_have_schemas(tiny: Callable[..., dict[str, Any]], tmp_path: Pat
     run = edgefl.run(tiny(evaluation={"every": 1, "clients": "20%"}), out=tmp_path / "run")
     for table in TABLES:
         written = run.records(table)
-        assert written, table
+        assert len(written) > 0 or table == "nodes", table  # of real devices
         for record in written:
             Draft202012Validator(schemas[table]).validate(record)
     for name in ("rounds", "fit"):

@@ -105,13 +105,12 @@ def export(
     from edgefl.errors import RunError, UnknownName
     from edgefl.runs import is_comparison, read_run
     from edgefl.runs.trackers import check_tracker
-    from edgefl.setup.compose import scenario_of
 
     if to not in get_args(Form):
         raise UnknownName("form", to, get_args(Form))
     if to == "executorch":
         from edgefl.commands.export.training_programs import write_programs
-        from edgefl.setup.compose import planner_of
+        from edgefl.setup.compose import planner_of, scenario_of
 
         if out is None:
             raise RunError("a scenario has no folder of its own: say where to write the programs, --out DIR")
@@ -122,6 +121,7 @@ def export(
         return Exported(to=to, output=str(out), files=files, runs=[], note="", programs=programs)
     if to == "flower" and kind is None and stage is None:
         from edgefl.commands.export.flower_app import write_app
+        from edgefl.setup.compose import scenario_of
 
         if out is None:
             raise RunError("a scenario has no folder of its own: say where to write the app, --out DIR")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host", "nodes")
-"""Tables that are exported, if they have columns; ``runs`` with a row for each run is beside them."""
+"""Tables that are exported, if they have columns, and ``nodes`` if it has rows; ``runs`` with a row for each run is
+beside them."""
 
 
 def check_pyarrow() -> None:
@@ -43,7 +44,7 @@ def write_tables(folder: Run, members: Mapping[str, Run], target: Path, form: st
     files = []
     for name, frame in frames.items():
         path = target / f"{name}.{form}"
-        if not len(frame.columns):
+        if not len(frame.columns) or (name == "nodes" and frame.empty):
             continue
         frame = _flat_cells(frame)
         with writing(path), replacing(path, durable=False) as partial:
