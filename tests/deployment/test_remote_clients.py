@@ -243,3 +243,15 @@ def test_a_real_run_is_read_as_any_other_and_its_energy_is_not_known(tiny: Scena
         assert edgefl.export(real.path, form, tmp_path / form).files
     page = Path(edgefl.report(real.path, out=tmp_path / "page.html").file)
     assert page.stat().st_size > 10_000
+
+
+def test_an_unfinished_run_on_real_devices_does_not_go_on_as_a_simulation(tiny: Scenario, tmp_path: Path) -> None:
+    def stop(order: Message, honest: Reply) -> Message | NoReply | None:
+        if len(list((tmp_path / "real" / "checkpoints").glob("round-*"))):
+            raise KeyboardInterrupt
+        return honest(order)
+
+    with pytest.raises(KeyboardInterrupt):
+        on_nodes(tiny(data=IMAGES, **QUIET), tmp_path, on_node(101, stop))
+    with pytest.raises(RunError, match="is of real devices, which a simulation can't go on for"):
+        edgefl.run(resume=tmp_path / "real")
