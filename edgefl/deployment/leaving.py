@@ -31,6 +31,8 @@ def _reasons(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("round", "over_selection"), whole
     if round.gate != "eligible":
         yield ("round", "gate"), "a client whose memory doesn't suffice isn't asked"
+    if round.below_quorum == "wait":
+        yield ("round", "below_quorum"), "its wait takes virtual time alone; write skip or fail"
     if round.selection_name not in SELECTIONS:
         yield ("round", "selection"), f"it depends on seconds or losses; write {' or '.join(SELECTIONS)}"
     if scenario.schedule_name == "split":

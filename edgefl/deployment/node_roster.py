@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from edgefl import __version__
 from edgefl.deployment.transport import Message, NodeGreeting, NoReply, OwnSamples, Transport
@@ -44,10 +44,11 @@ class NodeRoster:
         """The clients that have had a node, ascending."""
         return sorted(self._claims)
 
-    def node_of(self, client: int) -> int | None:
-        """The node of a client: the first that said so and is still there; None if none is."""
+    def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
+        """The clients by node: of each the first that said so and is still there, if one is."""
         there = self._transport.nodes()
-        return next((node for node in self._claims.get(client, ()) if node in there), None)
+        found = ((next((n for n in self._claims.get(client, ()) if n in there), None), client) for client in clients)
+        return {node: client for node, client in found if node is not None}
 
     def wait(self, wanted: int, seconds: float) -> None:
         """Wait until so many clients have a node, or for so long.  Raises RunError if none has one then."""
@@ -87,7 +88,7 @@ class NodeRoster:
         self._check(said.client, said.own)
         if said.own is not None:
             self.own[said.client] = said.own
-        other = self.node_of(said.client)
+        other = next(iter(self.nodes_of([said.client])), None)
         self._claims.setdefault(said.client, []).append(node)
         if other is not None:
             self._on_message(
@@ -99,13 +100,20 @@ class NodeRoster:
     ) -> Iterator[tuple[int, int | None, Message | NoReply, float]]:
         """Send each client's order to its node; yield client, node, reply and the seconds of the round trip.
 
-        Replies are yielded as they come, so that few are in memory; those that don't come are told at the end.
+        Replies are yielded as they come, so that few are in memory; those that don't come are told at the end.  Where
+        none of the clients has a node, one is waited for.
         """
-        self.greet()
-        nodes = {node: client for client in orders if (node := self.node_of(client)) is not None}
+        until = time.monotonic() + seconds
+        while True:
+            self.greet()
+            nodes = self.nodes_of(orders)
+            if nodes or time.monotonic() >= until:
+                break
+            time.sleep(LOOK_SECONDS)
         yield from ((c, None, NoReply("its node isn't there"), 0.0) for c in orders.keys() - nodes.values())
         began = time.monotonic()
-        for node, reply, spent in self._transport.ask(((n, orders[c]()) for n, c in [*nodes.items()]), seconds):
+        messages = ((node, orders[client]()) for node, client in [*nodes.items()])
+        for node, reply, spent in self._transport.ask(messages, max(until - began, 0.0)):
             if (client := nodes.pop(node, None)) is not None:
                 yield client, node, reply, spent
         late = NoReply(f"no reply within {seconds:.3g} s", late=True)

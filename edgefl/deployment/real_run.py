@@ -90,12 +90,8 @@ def play_on_nodes(
 
 def create_run(folder: Path, scenario: Scenario, setup: Setup) -> RunDirectory:
     """The folder of a new run of a setup, a context manager."""
-    return RunDirectory.create(
-        folder,
-        scenario_yaml=scenario.to_yaml(),
-        environment=environment(),
-        models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
-    )
+    models = {name: kind.model for name, kind in setup.method.setting.kinds.items()}
+    return RunDirectory.create(folder, scenario_yaml=scenario.to_yaml(), environment=environment(), models=models)
 
 
 def play(

@@ -196,30 +196,18 @@ class RemoteClients(Closing):
         where = "" if node is None else f", node {node}"
         self._on_message(f"round {round}: no update of client {client}{where}: {why}")
         seconds = min(order.seconds, self._deadline)
-        self._on_flight(
-            NodeFlight(
-                round=round,
-                client=client,
-                node=None if node is None else str(node),
-                round_trip_seconds=order.seconds,
-                resent_bytes=order.resent,
-                lost=why,
-            )
-        )
+        self._on_flight(NodeFlight(
+            round=round, client=client, node=None if node is None else str(node), lost=why,
+            round_trip_seconds=order.seconds, resent_bytes=order.resent,
+        ))  # fmt: skip
         if node is None:
             return RealFlight(client, 0.0, 0.0, 0.0, 0, 0, ended_in="start")
         return RealFlight(client, seconds, 0.0, 0.0, order.planned_bytes, 0, ended_in="download", late=late)
 
     def _take(
-        self,
-        round: int,
-        client: int,
-        node: int | None,
-        order: OpenOrder,
-        report: NodeReport,
-        update: Update,
+        self, round: int, client: int, node: int | None, order: OpenOrder, report: NodeReport, update: Update,
         spill: TensorFile,
-    ) -> RealFlight:
+    ) -> RealFlight:  # fmt: skip
         """A flight whose update arrived: it goes to the disk, unless the server will refuse it."""
         form, seed = order.assignment.form, order.assignment.seed
         if reason := why_refused(form, update, seed, keep_non_finite=self._keep_non_finite):
@@ -236,22 +224,11 @@ class RemoteClients(Closing):
         for seconds in (*own, report.compute_seconds, report.metering_seconds):
             spent.append(min(seconds, left) if seconds > 0 else 0.0)  # a node may say anything
             left -= spent[-1]
-        self._on_flight(
-            NodeFlight(
-                round=round,
-                client=client,
-                node=str(node),
-                round_trip_seconds=order.seconds,
-                start_up_seconds=spent[0],
-                storage_seconds=spent[1],
-                compute_seconds=spent[2],
-                metering_seconds=spent[3],
-                transfer_seconds=left,
-                resent_bytes=order.resent,
-                rss_bytes=report.rss_bytes,
-                lost=None,
-            )
-        )
+        self._on_flight(NodeFlight(
+            round=round, client=client, node=str(node), lost=None, round_trip_seconds=order.seconds,
+            start_up_seconds=spent[0], storage_seconds=spent[1], compute_seconds=spent[2], metering_seconds=spent[3],
+            transfer_seconds=left, resent_bytes=order.resent, rss_bytes=report.rss_bytes,
+        ))  # fmt: skip
         up = sum(payload.serialised_bytes for payload in form.up if payload.items)
         # the transport says when a reply came, not when an order arrived: both transfers are told by their bytes
         share = (order.planned_bytes + order.resent) / max(order.planned_bytes + order.resent + up, 1)
@@ -283,13 +260,9 @@ def _update_of(order: OpenOrder, report: NodeReport, bodies: Sequence[bytes]) ->
             continue
         try:
             payloads[payload.name] = deserialise(body)
-        except SafetensorError as error:
+        except (SafetensorError, KeyError) as error:  # of a dtype that torch lacks
             raise RunError(f"its payload {payload.name} isn't safetensors: {error}") from None
-    host: HostFigures = {
-        "wall_seconds": report.compute_seconds,
-        "rss_bytes": report.rss_bytes,
-        "process": report.process,
-    }
+    host = HostFigures(wall_seconds=report.compute_seconds, rss_bytes=report.rss_bytes, process=report.process)
     whose = SERVER if order.assignment.client is None else order.assignment.client
     return Update(
         whose, form.kind, {}, order.assignment.work, payloads, {}, loss=report.loss, metrics=report.metrics,

@@ -22,6 +22,7 @@ Scenario = Callable[..., dict[str, Any]]
     ({"round": {"selection": "oort"}}, "round.selection: "),
     ({"schedule": {"name": "split", "after": 1, "rounds": 2}}, "schedule: "),
     ({"method": "local"}, "method: not on real devices: the server scores the clients' own models"),
+    ({"round": {"below_quorum": "wait"}}, "round.below_quorum: "),
     ({"method": "central"}, "method: "),
     ({"evaluation": {"clients": 0.2}}, "evaluation.clients: "),
     ({"payload": {"up": "int8"}}, "payload: "),

@@ -52,10 +52,10 @@ def test_of_two_nodes_that_claim_one_client_the_second_waits_until_the_first_is_
     there = Greeters({7: client(1), 8: client(1)})
     roster = NodeRoster(there, 3, told.append)
     roster.greet()
-    assert roster.node_of(1) == 7
+    assert roster.nodes_of([0, 1]) == {7: 1}
     assert told == ["node 8 says that it is client 1, as node 7 does: it waits until that is gone"]
     del there.said[7]
-    assert roster.node_of(1) == 8
+    assert roster.nodes_of([0, 1]) == {8: 1}
 
 
 def test_a_node_that_did_not_answer_is_greeted_again() -> None:
@@ -72,3 +72,21 @@ def test_the_first_round_does_not_wait_for_all_clients_for_ever() -> None:
     roster = NodeRoster(Greeters({7: client(2)}), 3, told.append)
     roster.wait(3, 0.0)
     assert told == ["1 of 3 clients have a node after 0 s: [2]"]
+
+
+def test_a_round_waits_for_a_node_where_no_client_has_one() -> None:
+    """The node comes while the server waits, which asks for it again."""
+
+    class Later(Greeters):
+        looks = 0
+
+        def nodes(self) -> Collection[int]:
+            self.looks += 1
+            if self.looks == 4:
+                self.said[9] = client(1)
+            return self.said.keys()
+
+    later = Later({})
+    roster = NodeRoster(later, 3, lambda _: None)
+    [(found, node, reply, _)] = roster.ask({1: lambda: Message({"do": "train"})}, 60.0)
+    assert (found, node) == (1, 9) and isinstance(reply, Message)

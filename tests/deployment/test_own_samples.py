@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import InProcess
 from people_notes import Row, sections, tables_of_people, write_table
+from PIL import Image
 from tensors import assert_equal_tensors
 
 import edgefl
+from edgefl.deployment.own_samples import open_own
 from edgefl.deployment.real_run import play_on_nodes
 from edgefl.deployment.transport import Message
 from edgefl.errors import RunError
 from edgefl.scenario import load
+from edgefl.setup.compose import federation_of
+from edgefl.work import Pass
 
 Scenario = Callable[..., dict[str, Any]]
 
@@ -89,3 +95,29 @@ def test_numbers_that_can_not_be_are_told_with_the_node(
     with pytest.raises(RunError, match="no node has come"):
         play_on_nodes(scenario, transport, tmp_path / "real", lambda event, facts: told.append(f"{facts}"), wait=0)
     assert any(f"node 101 isn't used: {said}" in each for each in told), told
+
+
+def test_pictures_of_a_node_are_normalised_by_the_server_and_have_its_classes(tmp_path: Path) -> None:
+    """The node has bright pictures of the last two of the server's classes; its own mean would make them 0."""
+    draw, folders = np.random.default_rng(0), {"server": ("across", "along", "wavy"), "node": ("along", "wavy")}
+    pixels: dict[str, list[Any]] = {}
+    for folder, classes in folders.items():
+        for name in classes:
+            (tmp_path / folder / name).mkdir(parents=True)
+            for number in range(6 if (folder, name) == ("node", "wavy") else 30):
+                picture = draw.integers(200 if folder == "node" else 0, 256, (8, 8), dtype=np.uint8)
+                Image.fromarray(picture).save(tmp_path / folder / name / f"{number:02}.png")
+                pixels.setdefault(folder, []).append(picture)
+    data = {"source": "images", "folders": {"images": str(tmp_path / "server")}, "clients": {"image": 2},
+            "partition": "iid", "size": 8, "validation": 10, "test": 10}  # fmt: skip
+    tower = {"blocks": 1, "width": 8, "heads": 2, "patch": 4}
+    scenario = load({"name": "n", "data": data, "model": {"image": tower}, "schedule": {"rounds": 1}})
+    scales = json.loads(json.dumps(federation_of(scenario, lambda _: None).scales))
+    own = open_own(scenario, tmp_path / "node", None, tmp_path / "copies", scales)
+    assert own.count().samples == (0, 30, 6, 0)
+    again = open_own(scenario, tmp_path / "node", None, tmp_path / "copies", {})  # a later process
+    [(_, batch)] = again.client(1).batches(Pass("classify", "private", ("image",), 36, train=False), 0)
+    assert batch["label"].tolist() == [1] * 30 + [2] * 6
+    expected = (np.stack(pixels["node"]) - scales["mean"][0]) / scales["deviation"][0]
+    np.testing.assert_allclose(batch["image"][:, 0].numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert expected.mean() > 0.5

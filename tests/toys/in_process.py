@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class InProcess:
         self.clients, self.gone, self.data = clients, set[int](), dict[int, Path]()
         self.replies: dict[int, Callable[[Message, Reply], Message | NoReply | None]] = {}
         self.down, self.up = 0, 0
+        self.most_alive, self._alive = 0, 0
         self._scenario, self._folder = scenario, folder
 
     def nodes(self) -> Collection[int]:
@@ -42,9 +44,15 @@ class InProcess:
             if isinstance(reply, Message):
                 reply = travelled(reply)
                 self.up += sum(map(len, reply.payloads))
+                self._alive += 1
+                self.most_alive = max(self.most_alive, self._alive)
+                weakref.finalize(reply, self._forget)
             if reply is not None:
                 yield node, reply, time.monotonic() - began
             del order, reply
+
+    def _forget(self) -> None:
+        self._alive -= 1
 
     def _honest(self, node: int, order: Message) -> Message:
         data = str(self.data[node]) if node in self.data else None
