@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from edgefl import __version__, terminal
@@ -95,10 +96,10 @@ def _play(node: Node, folder: Path, order: Message, start_up: float) -> Message:
         computed = time.monotonic()
         payloads = upload_bodies(update.payloads.values())
         if update.kept:
-            _store(folder / OWN, {**own, **update.kept})
+            _store(folder / OWN, {**own, **update.kept}, synced=True)
         said |= {name: getattr(update, name) for name in ("seed", "loss", "metrics", "updates")}
     if order.payloads:
-        _store(folder / HELD, held)
+        _store(folder / HELD, held, synced=False)  # the server sends again what a power cut takes
     stored, metering = time.monotonic(), 0.0
     rss = psutil.Process().memory_info().rss
     if not lacks and facts["meter"]:  # the meter takes longer than the work, so a work that is timed has none
@@ -117,10 +118,15 @@ def _play(node: Node, folder: Path, order: Message, start_up: float) -> Message:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, as pages of it; none if it isn't there."""
-    return dict(safetensors.torch.load_file(path)) if path.exists() else {}
+    """The tensors of a file, as pages of it; none if it isn't there, or is damaged."""
+    try:
+        return dict(safetensors.torch.load_file(path)) if path.exists() else {}
+    except SafetensorError:
+        return {}
 
 
-def _store(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _store(path: Path, tensors: Mapping[str, Tensor], *, synced: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, serialise(tensors))  # a new file: the old one's pages are read until the process ends
+    replace_file(
+        path, serialise(tensors), synced=synced
+    )  # a new file: the old one's pages are read until the process ends

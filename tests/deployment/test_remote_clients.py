@@ -99,7 +99,9 @@ def test_a_node_that_lost_its_copies_gets_them_again(tiny: Scenario, tmp_path: P
 
     def forget(order: Message, honest: Reply) -> Message | NoReply | None:
         if (seed := order.facts["assignment"]["seed"]) not in seen:  # a round's first order
-            (tmp_path / "nodes/101" / HELD).unlink(missing_ok=True)
+            held = tmp_path / "nodes/101" / HELD
+            if held.exists():
+                held.write_bytes(b"damaged") if len(seen) % 2 else held.unlink()
         seen.add(seed)
         return honest(order)
 
