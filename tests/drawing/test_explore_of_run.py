@@ -85,7 +85,8 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
     for name, text in moved.items():
         page.locator(f"#explore-{name}-text").fill(text)
         page.locator(f"#explore-{name}-text").press("Enter")
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+        # it is drawn in the next frame, which would take back what is typed meanwhile
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
     given, *options = shlex.split(page.locator("[data-part=command]").text_content())[2:]
     assert options[0::2] == ["--set"] * len(moved)
     [row] = edgefl.sweep(given, overrides=options[1::2]).to_data()["rows"]
