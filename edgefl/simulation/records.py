@@ -211,7 +211,7 @@ OF_LANDINGS = {
 }  # fmt: skip
 """Fields of a record that are columns of ``Landings``, with their names there."""
 WAITS = {"server_wait_seconds": "server_wait_seconds"}
-"""The same of a split model."""
+"""The same that a split model adds: seconds of waiting for the server's device."""
 
 
 def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, AnyArray]]:
