@@ -44,7 +44,7 @@ class Case:
 
     def choose(self, *names: str, **sections: Any) -> Reference:
         """Draw a subject among ``names``, write its scenario and return its uninterrupted run."""
-        self.name = self.random.choice(names or [name for name in SUBJECTS for _ in range(1 if name == COSTLY else 3)])
+        self.name = self.random.choice(names or [name for name in SUBJECTS for _ in range(1 if name in COSTLY else 3)])
         self.subject = SUBJECTS[self.name]
         self.story.append(self.name)
         self.here.mkdir(parents=True)
@@ -113,7 +113,7 @@ class Case:
                 self.faults.append(f"neither resumed nor begun anew: {ended.stderr.strip()[-200:]}")
         if not self.faults:
             self.faults += differences(expected, self.here / self.out, but)[:5]
-        if not self.faults and not self.subject.sweep and self.random.random() < 0.2:
+        if not self.faults and not self.subject.repeats and self.random.random() < 0.2:
             self.end(self.begin(["run", "--resume", self.out, "--verify"]), "verify", codes=(0,))
 
 
@@ -134,7 +134,7 @@ def kills(case: Case) -> None:
         else:
             how["warm"] = random.random() >= 2 * SHARE_OF_PROCESSES
             seconds = random.random() * (whole.seconds + (0 if how["warm"] else SLOWER))
-        begun = (case.here / case.out / "scenario.yaml").exists() or turn and case.subject.sweep
+        begun = (case.here / case.out / "scenario.yaml").exists() or turn and case.subject.repeats
         started = case.begin(case.subject.resume(case.out) if begun else case.subject.start(case.out), **how)
         if seconds is not None:
             started.after(seconds)
@@ -187,7 +187,7 @@ def disks(case: Case) -> None:
 
 def _filled(case: Case, turn: int, what: str, **how: Any) -> bool:
     """Start or go on without room; whether that is the end of the attempts."""
-    begun = (case.here / case.out / "scenario.yaml").exists() or turn and case.subject.sweep
+    begun = (case.here / case.out / "scenario.yaml").exists() or turn and case.subject.repeats
     arguments = case.subject.resume(case.out) if begun else case.subject.start(case.out)
     return case.end(case.begin(arguments, **how), f"with {what}").code == 0 or bool(case.faults)
 
@@ -196,8 +196,7 @@ def _no_room(case: Case, whole: Reference) -> None:
     """Commands that write an answer of a finished run where there is no room."""
     random = case.random
     shutil.copytree(whole.folder, case.here / "out")
-    one = case.out if not {"compare.json", "sweep.jsonl"} & set(os.listdir(whole.folder)) else (
-        f"{case.out}/runs/seed=1" if case.subject.sweep else f"{case.out}/seed=1")  # fmt: skip
+    one = str(min((case.here / case.out).rglob("models.json")).parent.relative_to(case.here))  # of several the first
     printing = (["compare", one], ["compare", one, "--as", "csv"], ["compare", one, "--as", "json"], ["methods"],
                 ["explain", one, "--round", "1"], ["devices"],
                 ["profile", "scenario.yaml", "--set", "compare=null"])  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -22,23 +23,29 @@ def _scenario(rounds: int = 3, **sections: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Subject:
-    """A scenario, and what is typed beside it; ``sweep`` has no ``--resume``: the same command goes on."""
+    """A scenario, and what is typed beside it; a command other than ``run`` has no ``--resume``: the same goes on."""
 
     scenario: dict[str, Any]
-    sweep: bool = False
+    command: str = "run"
+    options: tuple[str, ...] = ()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the command that began goes on when it is repeated."""
+        return self.command != "run"
 
     def start(self, folder: str) -> list[str]:
         """The command that begins in ``folder``."""
-        if self.sweep:
-            return ["sweep", "scenario.yaml", "--vary", "seed=1,2", "--train", "-o", folder]
-        return ["run", "scenario.yaml", "-o", folder]
+        return [self.command, "scenario.yaml", *self.options, "-o", folder]
 
     def resume(self, folder: str) -> list[str]:
         """The command that goes on there."""
-        return self.start(folder) if self.sweep else ["run", "--resume", folder]
+        return self.start(folder) if self.repeats else ["run", "--resume", folder]
 
 
 _ASYNC = {"policy": "asynchronous"}
+_BEST = {"every": 10, "best": "image.accuracy"}
+ON_RAY = {"name": "ray", "workers": 2, "device": "cpu"}
 SUBJECTS = {
     "end-to-end": Subject(_scenario(4)),
     "layerwise": Subject(_scenario(schedule={"name": "layerwise", "stages": 2, "rounds": 4}, method="fedcola")),
@@ -49,17 +56,20 @@ SUBJECTS = {
     "best": Subject(_scenario(evaluation={"every": 1, "best": "image.accuracy"})),
     "workers": Subject(_scenario(2, executor={"name": "processes", "workers": 2, "device": "cpu"})),
     "compare": Subject(_scenario(2, compare={"seed": [1, 2]})),
-    "sweep": Subject(_scenario(1), sweep=True),
-}
-COSTLY = "workers"
-"""Drawn a third as often as the others: its processes import torch anew."""
-ON_RAY = {"name": "ray", "workers": 2, "device": "cpu"}
+    "sweep": Subject(_scenario(1), "sweep", ("--vary", "seed=1,2", "--train")),
+    "tune": Subject(_scenario(2), "tune", ("--search", "training.lr=1e-3,1e-2", "--metric", "image.accuracy",
+                                           "--trials", "2")),
+    "bench": Subject(_scenario(1, compare={"method": ["fedavg", "fedprox"], "seed": [1, 2]}, evaluation=_BEST),
+                     "bench"),
+} | ({"ray": Subject(_scenario(2, executor=ON_RAY))} if find_spec("ray") else {})  # fmt: skip
+COSTLY = ("workers", "ray")
+"""Drawn a third as often as the others: their processes import torch anew."""
 
 _POLICIES: tuple[dict[str, Any], ...] = (
     {"policy": "synchronous"}, {"policy": "synchronous", "over_selection": 0.3, "cohort": 0.5},
     {"policy": "asynchronous"}, {"policy": "buffered"}, {"policy": "semi-synchronous"},
 )  # fmt: skip
-_SCHEDULES = ("end-to-end", "layerwise", "progressive", "elastic", "heterofl")
+_SCHEDULES = ("end-to-end", "layerwise", "progressive", "elastic", "heterofl", "split")
 _EXCHANGES = ("creamfl", "reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems")
 """Methods that need public data."""
 
@@ -68,7 +78,7 @@ def drawn(random: Random, methods: Sequence[str]) -> Subject:
     """A scenario of a drawn method, schedule and policy, which may not go together."""
     method, schedule = random.choice(methods), random.choice(_SCHEDULES)
     options = {"pairs": 10, "public_batch": 4} if method in _EXCHANGES else {}
-    stages = {"stages": 2} if schedule not in ("end-to-end", "heterofl") else {}
+    stages = {"split": {"after": 1}, "end-to-end": {}, "heterofl": {}}.get(schedule, {"stages": 2})
     scenario = _scenario(
         method={"name": method, **options}, schedule={"name": schedule, **stages, "rounds": 4},
         round={"cohort": 1.0, **random.choice(_POLICIES)}, seed=random.randrange(3),

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import psutil
 from fuzzing.printed import unprintable
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_THE_HOST = ("host.jsonl", "environment.json", "files.json", "writer.lock")
+OF_THE_HOST = ("host.jsonl", "environment.json", "files.json", "writer.lock", "optuna.journal", "bench.html")
 """Files that name the time, the machine or a process, and the digests of all files."""
 PROGRESS = re.compile(r"preparing |building the data set|drawing glyphs|holding out|reading \d+ run|.*: round \d|"
                       r"\S+ \(\d+ of \d+\)|edgefl: (warning: )?the executor|edgefl: records, weights")  # fmt: skip
@@ -62,9 +63,18 @@ def contents(folder: Path) -> dict[str, bytes]:
             found[name] = b""
         elif path.name == "state.json" and (path.parent.parent.parent / "weights.safetensors").exists():
             found[name], found[f"{name[:-5]}.safetensors"] = _checkpoint(path)
+        elif path.name in ("tune.json", "bench.json"):
+            found[name] = _answer(json.loads(path.read_bytes()))
         elif path.name != "state.safetensors" or name not in found:
             found[name] = path.read_bytes() if stat.S_ISREG(mode) else str(path.readlink()).encode()
     return found
+
+
+def _answer(data: Any) -> bytes:
+    """An answer without the seconds that it took, and without those of its trials."""
+    for each in (data, *data.get("trials", ())):
+        each.pop("seconds", None)
+    return json.dumps(data).encode()
 
 
 def _checkpoint(manifest_file: Path) -> tuple[bytes, bytes]:
