@@ -49,11 +49,12 @@ ENTRIES = {
     "pfl-1": Entry("pfl-research, one process", "bench.pfl_run", environment="pfl"),
     "pfl-2": Entry("pfl-research, two torchrun processes", "bench.pfl_run", environment="pfl", launcher=TORCHRUN),
     "flower-2": Entry("Flower, two Ray workers", "bench.flower_run", environment="flower"),
+    "appfl-1": Entry("APPFL, virtual time, one process", "bench.appfl_run", environment="appfl"),
 }
 """The contestants."""
-PACKAGES = {"pfl": ("pfl[pytorch]",), "flower": ("flwr[simulation]",)}
+PACKAGES = {"pfl": ("pfl[pytorch]",), "flower": ("flwr[simulation]",), "appfl": ("appfl",)}
 """What each environment has beside torch, which is of the tool's own version in all of them."""
-SHOWN = {"pfl": ("pfl",), "flower": ("flwr", "ray")}
+SHOWN = {"pfl": ("pfl",), "flower": ("flwr", "ray"), "appfl": ("appfl",)}
 SHOW = (
     "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
 )
