@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -229,13 +229,14 @@ def _seconds(operators: NDArray[np.float64], device: Device) -> float:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def show_speed(name: str, rounds: int, repeat: int) -> None:
+def show_speed(name: str, rounds: int, repeat: int, variants: Iterable[str] = tuple(VARIANTS)) -> None:
     """Print client-rounds per second of each variant, with ratios to bare SimPy and the required number."""
     calls = {"callbacks": lambda: bare(rounds, False), "generators": lambda: bare(rounds, True)}
     rates = {how: COHORT * rounds / median(seconds) for how, seconds in paired(calls, repeat).items()}
     lines = [["bare SimPy, 3 timeouts a client-round", f"{rates['callbacks']:,.0f}", *[""] * 5]]
     lines.append(["bare SimPy, a generator a client-round", f"{rates['generators']:,.0f}", *[""] * 5])
-    for label, changes in VARIANTS.items():
+    for label in variants:
+        changes = VARIANTS[label]
         runs = [measured(name, {**changes, "schedule.rounds": rounds}, None) for _ in range(repeat)]
         rate = median(r["client_rounds_per_second"] for r in runs)
         ratios = [f"{rate / rates[how]:.2f}" for how in ("callbacks", "generators")]
@@ -300,10 +301,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each run")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each variant; the median counts")
     parser.add_argument("--only", type=several(PARTS), default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--variant", choices=VARIANTS, help="show the speed of this one alone")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.task:
         print(json.dumps(play(json.loads(chosen.task))))
+        return
+    if chosen.variant is not None:
+        show_speed(chosen.scenario, chosen.rounds, chosen.repeat, [chosen.variant])
         return
     for part in chosen.only:
         PARTS[part](chosen.scenario, chosen.rounds, chosen.repeat)
