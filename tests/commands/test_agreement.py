@@ -21,10 +21,10 @@ from edgefl import units
 from edgefl.commands.run.table import print_summary
 from edgefl.console import main
 from edgefl.devices import library_folder, load_device
-from edgefl.drawing.charts import Records
+from edgefl.drawing.charts import records_of
 from edgefl.drawing.charts.compared import side_by_side
 from edgefl.drawing.page.matrix import matrix_of
-from edgefl.drawing.page.told import besides
+from edgefl.drawing.page.verdict import besides
 from edgefl.results.equal_costs import curve_of
 from edgefl.results.facts import facts_of, summary
 
@@ -152,7 +152,7 @@ def test_what_is_said_to_have_happened_is_the_sum_of_the_flights(
     assert row.figures["bytes"].mean == moved and row.figures["flops"].mean == flops
     until = [sum(f[name] for f in flights for name in CARRIED if f["round"] <= n) for n in range(1, 5)]
     assert curve_of(run).spent["bytes"] == until[-1] == moved
-    records = Records.from_run(run)
+    records = records_of(run)
     assert records.clocks()["bytes"] == until
     # the report
     (costs,) = side_by_side({"one": [records]})

@@ -22,7 +22,6 @@ from edgefl.devices import Budget, Price, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts, show_binding
 from edgefl.devices.options import BudgetOptions
 from edgefl.drawing.charts import charts_of, records_of
-from edgefl.drawing.page.told import scenario_lines
 from edgefl.drawing.sliders.slider_page import view_of
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
@@ -137,10 +136,6 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
     assert sum(v["margins"]["bytes"] is None for v in verdicts) == 4
     assert {flight["client"] for flight in run.records("clients")} == set(range(6)) - small
     assert verify(run.path)["valid"]
-    words = dict(scenario_lines(edgefl.read_run(run.path), "edgefl"))["budgets"]
-    assert words.startswith(
-        "memory (1 KiB 50 %, 50% of device 50 %), bytes per round (954 MiB to 1.86 GiB 2, unlimited 4)"
-    )
     assert {c.client for c in edgefl.profile(scenario, clients=True).clients if not c.eligible} == small
     axis = "fleet.budgets.memory={1 KiB: 50%, unlimited: 50%},{2 KiB: 50%, unlimited: 50%},{1 KiB: 5, unlimited: 1}"
     assert [row.refused_by for row in edgefl.sweep(scenario, [axis]).rows] == [{"memory": n} for n in (3, 3, 5)]
@@ -213,7 +208,6 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     shown = view_of(fleet_page(scenario))
     assert json.loads(shown.shown)["budgets"]["charge"] == Charge.colour
     assert json.loads(shown.units)[Charge.quantity.unit] == json.loads(json.dumps(units.SHARE.to_page()))
-    assert dict(scenario_lines(run, "edgefl"))["budgets"].startswith(f"charge {units.show_share(limit)}")
 
 
 def test_what_a_budget_of_ones_own_gets_wrong_is_named(six: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from drawn_bench import drawn_bench
 from visited_page import VisitedPage
 
 import edgefl
-from edgefl.commands.bench.page import write_bench_page
+from edgefl.commands.bench.suite_folder import write_bench_page
 from edgefl.drawing.charts import charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.errors import RunError
 from edgefl.runs import Run

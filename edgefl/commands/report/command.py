@@ -41,13 +41,13 @@ def report(
     from pathlib import Path
 
     from edgefl.commands.report.answer import RunReport
-    from edgefl.drawing.figures import check_figure
-    from edgefl.drawing.page import REPORT_FORMS, write_page
+    from edgefl.drawing.figures import PAGE_FORMS, check_figure
+    from edgefl.drawing.page import write_page
     from edgefl.runs import read_run
 
     opened = read_run(run)
     path = Path(out) if out is not None else opened.path / "report.html"
-    check_figure(path, REPORT_FORMS)
+    check_figure(path, PAGE_FORMS)
     on_progress("prepare", {"what": f"drawing {opened.path}"})
     write_page(opened, path)
     on_progress("done", {"folder": str(path)})

@@ -11,7 +11,7 @@ from edgefl.drawing.charts.costs import costs, memory
 from edgefl.drawing.charts.curves import compared_metrics, metrics, overview
 from edgefl.drawing.charts.fleet import eligible, excluded_data_chart, fleet
 from edgefl.drawing.charts.flights import MOST_FLIGHTS, stragglers, who_did_what
-from edgefl.drawing.charts.records import Curves, Records
+from edgefl.drawing.charts.records import Curves, Records, records_of
 from edgefl.drawing.charts.served import served_clients_chart
 from edgefl.runs import Run, is_comparison
 from edgefl.runs.changed import raise_run_errors
@@ -26,12 +26,6 @@ __all__ = [
     "groups_of",
     "records_of",
 ]
-
-
-@raise_run_errors
-def records_of(run: Run, label: str = "") -> Records:
-    """A run's records.  Raises RunError for records that lack a field or hold another kind of value."""
-    return Records.from_run(run, label)
 
 
 @raise_run_errors

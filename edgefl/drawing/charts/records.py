@@ -14,6 +14,7 @@ from edgefl.records.settings import Settings
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import FlightFacts, RoundFacts, VerdictFacts, facts_of
 from edgefl.runs import Run
+from edgefl.runs.changed import raise_run_errors
 
 
 @part_of(FlightRecord)
@@ -77,22 +78,6 @@ class Records(Curves):
     verdicts: Sequence[ShownVerdict]
     facts: RunSummary
 
-    @classmethod
-    def from_run(cls, run: Run, label: str = "") -> Records:
-        """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
-        label = label or run.name
-        facts = facts_of(run, label)
-        return cls(
-            label,
-            list(run.read(RoundFacts)),
-            run.settings,
-            list(facts.kinds),
-            run.evaluation.chance,
-            list(run.read(ShownFlight)),
-            list(run.read(ShownVerdict)),
-            facts,
-        )
-
     @property
     def stages(self) -> list[int]:
         """The stages that were played."""
@@ -106,3 +91,19 @@ class Records(Curves):
             if v.stage == stage or v.round in numbers:
                 last[v.client if v.clients == 1 else (v.kind, v.device, v.link, v.eligible)] = v
         return list(last.values())
+
+
+@raise_run_errors
+def records_of(run: Run, label: str = "") -> Records:
+    """A run's records.  Raises RunError for records that lack a field or hold another kind of value."""
+    facts = facts_of(run, label or run.name)
+    return Records(
+        label or run.name,
+        list(run.read(RoundFacts)),
+        run.settings,
+        list(facts.kinds),
+        run.evaluation.chance,
+        list(run.read(ShownFlight)),
+        list(run.read(ShownVerdict)),
+        facts,
+    )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from edgefl.drawing.page.page import REPORT_FORMS, write_figure, write_page
+from edgefl.drawing.page.page import write_figure, write_page
 
-__all__ = ["REPORT_FORMS", "write_figure", "write_page"]
+__all__ = ["write_figure", "write_page"]

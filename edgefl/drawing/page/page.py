@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING
 from edgefl.drawing.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.drawing.page.charts_shown import ChartGroup, ChartTable, PageChart, PageCharts
 from edgefl.drawing.page.matrix import Groups, Matrix, matrix_of
-from edgefl.drawing.page.told import besides, notices, scenario_lines
-from edgefl.drawing.page.verdict import verdict_of
+from edgefl.drawing.page.verdict import besides, notices, verdict_of
 from edgefl.drawing.sliders.of_run import sliders_of_run
 from edgefl.drawing.sliders.slider_page import HERE as VIEW
 from edgefl.drawing.sliders.slider_page import View, css_of_view, view_of
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, read_texts, templates
-from edgefl.records.record import Record, part_of
-from edgefl.records.run import Environment
 from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
 
-REPORT_FORMS = ("html",)
 MOST_ROWS = 150
 """Rows of a table in the page; records and ``edgefl export`` have the others.  A choice: more make the page larger."""
 MOST_BYTES = 6_000_000
@@ -37,16 +33,9 @@ A choice, not measured.
 """
 
 
-@part_of(Environment)
-class RunVersion(Record):
-    """Which version wrote a run."""
-
-    edgefl: str
-
-
 @dataclass(frozen=True)
 class Told:
-    """What stands above the figures: the verdict, its matrix, and what was asked."""
+    """What stands above the figures: the verdict, its matrix, and the scenario."""
 
     kind: str
     path: Path
@@ -54,7 +43,6 @@ class Told:
     verdict: Sequence[str]
     matrix: Matrix | None
     besides: Sequence[str]
-    asked: Sequence[tuple[str, str]]
     scenario: str
 
 
@@ -100,7 +88,7 @@ def write_page(run: Run, path: Path) -> None:
     told = _summarise_run(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
-    explored = sliders_of_run(run, records, _version(members.values()))
+    explored = sliders_of_run(run, records)
     view = None if explored is None else view_of(explored)
 
     def charts(one: Run, of: Records) -> list[Chart]:
@@ -159,10 +147,6 @@ def page_text(
     return page.encode()
 
 
-def _version(runs: Iterable[Run]) -> str:
-    return next((each.edgefl for run in runs if (each := run.read_file(RunVersion))), "")
-
-
 def _summarise_run(
     run: Run, members: Mapping[str, Run], records: Mapping[str, Records], groups: Groups, several: bool
 ) -> Told:  # fmt: skip
@@ -179,6 +163,5 @@ def _summarise_run(
     return Told(
         f"comparison of {len(members)} runs" if several else "run", run.path, lines,
         verdict_of(groups, matrix) if matrix else [], matrix, [] if several else besides(records[""]),
-        scenario_lines(run, _version(members.values()), list(members) if several else []),
         (run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"),
     )  # fmt: skip

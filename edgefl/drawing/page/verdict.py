@@ -1,15 +1,21 @@
-"""The verdict that a report opens with, in a few sentences: who can train, who is left out, and what was learned."""
+"""What a report says in sentences: who can train, who is left out, what was learned, and what to know before that."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import compress
 from statistics import fmean
+from typing import Any
 
 from edgefl import units
+from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.curves import main_metrics
 from edgefl.drawing.page.matrix import ALL, Groups, Matrix, eligible, rivals_among
 from edgefl.drawing.text_tables import title_of
+from edgefl.records.carbon import carbon_words
+from edgefl.records.epsilon import privacy_words
+from edgefl.records.relays import relay_words
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import hardest, share
 from edgefl.results.sentences import MOST_NAMED, join_names, some_names
@@ -106,3 +112,39 @@ def _who_is_cheap(groups: Groups, matrix: Matrix) -> list[str]:
             label = labels[means.index(min(means))]
             least.setdefault(label, []).append(f"{column.title} ({units.NAMED[column.unit].show(min(means))})")
     return _sentence(*(f"{label} takes the least {join_names(words)}" for label, words in least.items()))
+
+
+# --- beside the verdict ----------------------------------------------------------------------------------------------
+
+
+def besides(records: Records) -> list[str]:
+    """What is said of a run below its matrix: updates, relays, CO2, and how far off predicted peaks were."""
+    facts, totals = records.facts, records.facts.totals
+    if not facts.rounds:
+        return []
+    told = [f"{totals.finished:,} updates arrived; {totals.late:,} clients were late, {totals.failed:,} failed."]
+    error = max((row.memory_error for row in facts.costs if row.memory_error is not None), key=abs, default=None)
+    if error is not None:
+        within = f"within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "as predicted"
+        told.append(f"Peaks were measured {within}.")
+    more = relay_words(totals), carbon_words(totals), privacy_words(facts.privacy)
+    told += [words[:1].upper() + words[1:] + "." for words in more if words]
+    return told
+
+
+def notices(records: Records, path: Any) -> list[str]:
+    """What a reader must know before the figures: an unfinished run, one without training, one that diverged."""
+    facts, told = records.facts, []
+    if not facts.finished:
+        done = f"{facts.rounds} rounds are recorded" if facts.rounds else "no round is recorded yet"
+        told.append(f"This run isn't finished: {done}. Continue it with: edgefl run --resume {path}")
+    if not facts.trained:
+        told.append("This run simulates costs without training: there are no metrics.")
+    elif facts.rounds and not facts.metrics:
+        told.append("Nothing has been evaluated yet (evaluation.every).")
+    if facts.stopped:
+        told.append(f"This run {facts.stopped}.")
+    if facts.diverged_rounds:
+        numbers: Sequence[int] = facts.diverged_rounds
+        told.append(f"The model diverged: weights, scores or losses weren't finite after round {numbers[0]}.")
+    return told

@@ -24,8 +24,8 @@ from edgefl.commands.sweep.devices_table import print_device_check
 from edgefl.commands.sweep.table import print_sweep, sweep_csv
 from edgefl.console import main
 from edgefl.devices import available_memory_bytes, device_names, load_device
+from edgefl.drawing.charts import records_of
 from edgefl.drawing.charts.costs import memory
-from edgefl.drawing.charts.records import Records
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.record import Record
 from edgefl.scenario import load
@@ -298,7 +298,7 @@ def test_a_gpu_is_compared_by_what_its_allocator_reserves(scenario: dict[str, An
         rows = [*edgefl.profile(asked, clients=True).clients, *check_of(asked, ["desktop-rtx-3060"]).rows]
         swept = edgefl.sweep(asked, vary=["round.cohort=1.0"]).rows[0]
         assert (swept.eligible_share == 1) == verdicts[0]["eligible"]
-        chart = memory(Records.from_run(run))
+        chart = memory(records_of(run))
         assert chart is not None
         drawn.append({series.name: series.y[0] for series in chart.panels[0].series})
         told = {(each.eligible, each.reason) for each in (*rows, *fit.stages)}
