@@ -80,7 +80,7 @@ def test_verdicts_are_those_of_the_run(run: Run, page: Any) -> None:
     "moved", [{"memory": "700 kB"}, {"deadline": "0.3 s"}, {"joules": "1 J", "memory": "1 MB"}, {"share": "30 %"}]
 )
 def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> None:
-    page.locator("[data-part=presets] button").first.click()
+    page.locator("[data-part=reset]").click()
     page.locator(".more").evaluate("(more) => { more.open = true }")
     for name, text in moved.items():
         page.locator(f"#explore-{name}-text").fill(text)
@@ -101,7 +101,7 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
 def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path: Path) -> None:
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"energy_total": "2 J", "memory": "1 GB"}}
     run = edgefl.run(tiny(training="none", fleet=fleet), out=tmp_path / "run")
-    assert sliders_of_run(run, {"": records_of(run)}, "1") is None
+    assert sliders_of_run(run, {"": records_of(run)}) is None
     text = Path(edgefl.report(run).file).read_text(encoding="utf-8")
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
 

@@ -5,14 +5,12 @@ Which verdicts are right, tests/commands/sweep/page says.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sweeps import devices_page, fleet_page
 from visited_page import VisitedPage
 
@@ -125,8 +123,7 @@ def test_controls_move_the_answer_and_the_link_keeps_it(
     shown.page.go_back()
     shown.settle()
     assert shown.answer != late and "deadline=" not in shown.page.url
-    # the preset is the scenario as it is
-    again.page.locator("[data-part=presets] button").first.click()
+    again.page.locator("[data-part=reset]").click()
     again.settle()
     assert again.answer.startswith(sentence(eligible(scenario, [])))
     assert again.command == f"edgefl sweep {record.given}"
@@ -205,20 +202,12 @@ def test_keys_move_sliders_and_go_from_client_to_client(visit: Callable[..., Vis
 
 
 @pytest.mark.slow(smaller="test_controls_move_the_answer_and_the_link_keeps_it")
-def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], scenario: dict[str, Any]) -> None:
+def test_the_table_has_every_client(visit: Callable[..., Visit], scenario: dict[str, Any]) -> None:
     shown = visit()
     shown.type("memory", "700 kB")
     page = shown.page
-    with page.expect_download() as download:
-        page.locator("[data-part=csv]").click()
-    rows = list(csv.DictReader(Path(download.value.path()).read_text(encoding="utf-8").splitlines()))
     wanted = edgefl.profile(scenario, ["fleet.budgets.memory=700000 B"], clients=True).clients
-    assert [row["eligible"] for row in rows] == [str(each.eligible).lower() for each in wanted]
-    assert {row["eligible"] for row in rows} == {"true", "false"}
-    for row, each in zip(rows, wanted, strict=True):
-        assert row["kind"] == each.kind and float(row["seconds_cost"]) == each.virtual_seconds
-        if each.binding == "memory":
-            assert float(row["memory_margin"]) == each.margin
+    assert {each.eligible for each in wanted} == {True, False}
     table = page.locator("[data-part=clients] table")
     page.locator("[data-part=clients] summary").click()
     table.locator("tbody tr").last.wait_for()
@@ -263,38 +252,6 @@ def test_another_stage_is_looked_at(visit: Callable[..., Visit], record: FleetSl
             if page.locator(".tip").is_visible():
                 found.add(page.locator(".tip strong").inner_text())
     assert found and all(each.startswith("Client ") for each in found)
-
-
-def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    def both(key: str, value: Any) -> Any:
-        sections = isinstance(value, dict) and isinstance(one.get(key), dict) and "name" not in value
-        return merged(one[key], value) if sections else value
-
-    nested = {key: both(key, value) for key, value in other.items()}
-    return {**one, **nested}
-
-
-def test_the_lines_for_a_scenario_do_the_same(visit: Callable[..., Visit], scenario: dict[str, Any]) -> None:
-    shown = visit()
-    shown.choose("layerwise")
-    shown.choose("32")
-    shown.type("memory", "700 kB")
-    shown.type("deadline", "10 s")
-    lines = yaml.safe_load(str(shown.page.locator("[data-part=yaml]").text_content()))
-    assert set(lines) == {"schedule", "training", "fleet", "round"}
-    assert shown.answer.startswith(sentence(eligible(merged(scenario, lines), [])))
-
-
-def test_a_scenario_that_compares_is_given_one_value_of_each(
-    visit: Callable[..., Visit], scenario: dict[str, Any]
-) -> None:
-    compared = {**scenario, "compare": {"training.batch": [8, 32]}}
-    shown = visit(fleet_page(compared))
-    shown.choose("32")
-    shown.type("memory", "700 kB")
-    lines = yaml.safe_load(str(shown.page.locator("[data-part=yaml]").text_content()))
-    [row] = edgefl.sweep({**compared, **lines}).to_data()["rows"]
-    assert shown.answer.startswith(sentence((min(s["eligible"] for s in row["stages"]), row["clients"])))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,8 +10,8 @@ from edgefl.commands.sweep.answer import DeviceCheck
 from edgefl.commands.sweep.on_devices import check_combinations
 from edgefl.commands.sweep.page.asked import PageRequest
 from edgefl.commands.sweep.page.choices import MOST_ON_PAGE, propose_axes
-from edgefl.commands.sweep.page.of_devices import page_of_devices
 from edgefl.commands.sweep.page.of_fleet import page_of_fleet
+from edgefl.commands.sweep.page.page import page_of_devices
 from edgefl.commands.sweep.sweep_grid import sweep_grid_of
 from edgefl.drawing.sliders.page_data import DeviceChoices, FleetSliders
 from edgefl.runs.progress import silent

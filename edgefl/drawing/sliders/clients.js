@@ -1,4 +1,4 @@
-// Each client's verdict as text: on the mark under the hand, in a table of pages, and as CSV.
+// Each client's verdict as text: on the mark under the hand, and in a table of pages.
 "use strict";
 
 const edgeflClients = (() => {
@@ -89,21 +89,5 @@ const edgeflClients = (() => {
     }
   }
 
-  // All clients' verdicts in a turn, a line for each row.
-  function csv(ex, judged, turnIndex) {
-    const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
-    const budgets = ex.record.budgets.filter(({ name }) => judged.allowed[name]), { fleet } = judged.cell, turn = judged.turns[turnIndex];
-    const lines = [["client", "clients", "kind", "device", "link", "samples", "stage", "eligible", "binding",
-      ...budgets.flatMap(({ name }) => [`${name}_cost`, `${name}_budget`, `${name}_margin`])]];
-    for (let row = 0; row < fleet.rows; row++) {
-      const client = ex.client(judged, row, turnIndex), { kind, device, link } = names(judged, row);
-      const number = (value) => (value === Infinity ? "" : String(value));
-      lines.push([String(row), String(fleet.counts[row]), kind, device, link, String(fleet.samples[row]), String(turn.stage),
-        client ? String(client.eligible) : "", client?.binding ?? "",
-        ...budgets.flatMap(({ name }) => (client ? [number(client.costs[name]), number(client.budgets[name]), number(client.margins[name])] : ["", "", ""]))]);
-    }
-    return `${lines.map((line) => line.map(quoted).join(",")).join("\n")}\n`;
-  }
-
-  return { Table, tip, csv };
+  return { Table, tip };
 })();

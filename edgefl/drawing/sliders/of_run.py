@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link
+from edgefl import __version__
+from edgefl.devices import Device, Link, is_file_name, load_device, load_link
 from edgefl.devices.fleet import with_runtime_and_pace
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.records import ShownVerdict
@@ -19,44 +20,37 @@ from edgefl.drawing.sliders.page_data import (
     BudgetShare,
     Choice,
     FleetSliders,
-    NamedDevice,
-    NamedLink,
     Offer,
     PackedColumn,
     PeakParts,
     Place,
-    Preset,
     PricedCell,
     SliderAxis,
     SliderCell,
     SliderFleet,
     Turn,
 )  # fmt: skip
-from edgefl.drawing.sliders.words import budget_of
+from edgefl.drawing.sliders.words import budget_of, named_devices, named_links
 from edgefl.errors import EdgeflError
 from edgefl.records.record import UNSET, to_data
 from edgefl.runs import Run, comparison_sets, is_comparison
 from edgefl.yaml_lines import flow
-
-MOST_PRESETS = 8
-"""Runs of a comparison that are named to begin with."""
 
 Judged = Mapping[int, ShownVerdict]
 """The verdicts of a stage by client."""
 
 
 class RunSliders(NamedTuple):
-    """A run as a cell: its fleet, whose index it doesn't know yet, and who fitted in the stage that fewest fitted."""
+    """A run as a cell, and its fleet, whose index it doesn't know yet."""
 
     cell: PricedCell
     fleet: SliderFleet
     spans: Mapping[str, tuple[float, float]]
     """What the cheapest and the most expensive client took of each budget."""
-    eligible: int
     columns: Mapping[Place, PackedColumn]
 
 
-def sliders_of_run(run: Run, records: Mapping[str, Records], version: str) -> FleetSliders | None:
+def sliders_of_run(run: Run, records: Mapping[str, Records]) -> FleetSliders | None:
     """The clients of a run, or of a comparison's runs by label, as they were judged.
 
     None where records can't say what other budgets would have done: where one stands for several clients, where the
@@ -85,13 +79,9 @@ def sliders_of_run(run: Run, records: Mapping[str, Records], version: str) -> Fl
     spans = {name: [part.spans[name] for part in known if name in part.spans] for name in names}
     settings = next(iter(records.values())).settings
     return FleetSliders(
-        scenario=settings.name, given=str(run.path / "scenario.yaml"), overrides=[], compares=several, edgefl=version,
-        axes=axes, cells=cells, start=0, fleets=fleets, predictions=0,
+        scenario=settings.name, given=str(run.path / "scenario.yaml"), overrides=[], compares=several,
+        edgefl=__version__, axes=axes, cells=cells, start=0, fleets=fleets, predictions=0,
         budgets=[budget_of(name, min(low for low, _ in of), max(high for _, high in of)) for name, of in spans.items()],
-        presets=[
-            Preset(cell=i, changes=list(range(len(axes))), eligible=part.eligible, clients=part.fleet.clients)
-            for i, part in enumerate(known[:MOST_PRESETS])
-        ],
         columns={name: column for part in known for name, column in part.columns.items()},
     )  # fmt: skip
 
@@ -190,13 +180,12 @@ class _Made:
         library: tuple[Sequence[Device], Sequence[Link]],
     ):  # fmt: skip
         self.records, self.stages, self.allowed = records, stages, allowed
-        self.devices, links = library
+        self.devices, self.links = library
         self.columns = PageColumns()
         judged = next(iter(stages.values()))
         self.clients = [judged[client] for client in range(len(judged))]
         self.kinds = [kind for kind in records.kinds if any(v.kind == kind for v in self.clients)]
-        self.named_links = [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]
-        self.device_names, self.links = [each.name for each in self.devices], [each.name for each in links]
+        self.device_names, self.link_names = [each.name for each in self.devices], [each.name for each in self.links]
         costs = [[tuple(judged[i].costs[name] for name in allowed) for judged in stages.values()]
                  for i in range(len(self.clients))]  # fmt: skip
         self.spots = list(dict.fromkeys((v.device, v.link, *cost) for v, cost in zip(self.clients, costs, strict=True)))
@@ -209,17 +198,16 @@ class _Made:
         turns = [Turn(stage=stage.stage, rounds=stage.rounds, offers=[index])
                  for index, stage in enumerate(self.records.facts.stages)]  # fmt: skip
         offers = [self._offer(index, stage) for index, stage in enumerate(self.stages)]
-        pairs = [self.device_names.index(str(device)) * len(self.links) + self.links.index(str(link))
+        pairs = [self.device_names.index(str(device)) * len(self.links) + self.link_names.index(str(link))
                  for device, link, *_ in self.spots]  # fmt: skip
         cell = PricedCell(
             fleet=0, spot=self.columns.add(np.array(self.spot)), group=self.columns.add(np.arange(len(self.spots))),
             pair=self.columns.add(np.array(pairs)), deadline=_deadline(self.records), offers=offers, turns=turns,
         )  # fmt: skip
-        fewest = min(sum(v.eligible for v in judged.values()) for judged in self.stages.values())
         taken = {name: [v.costs[name] for judged in self.stages.values() for v in judged.values()]
                  for name in self.allowed}  # fmt: skip
         spans = {name: (min(costs), max(costs)) for name, costs in taken.items()}
-        return RunSliders(cell, fleet, spans, fewest, self.columns.untold())
+        return RunSliders(cell, fleet, spans, self.columns.untold())
 
     def _fleet(self) -> SliderFleet:
         def indices(names: Sequence[str], of: Sequence[str]) -> str:
@@ -228,15 +216,10 @@ class _Made:
         return SliderFleet(
             clients=len(self.clients), rows=len(self.clients), counts=self.columns.add(np.ones(len(self.clients), int)),
             kinds=self.kinds, kind=indices(self.kinds, [v.kind for v in self.clients]),
-            devices=[
-                NamedDevice(name=device.name, title=device.title, ram_bytes=device.ram_bytes,
-                            runtime_overhead_bytes=device.runtime_overhead_bytes,
-                            available_memory_bytes=available_memory_bytes(device))
-                for device in self.devices
-            ],
+            devices=named_devices(self.devices),
             device=indices(self.device_names, [v.device for v in self.clients]),
-            links=self.named_links,
-            link=indices(self.links, [v.link for v in self.clients]),
+            links=named_links(self.links),
+            link=indices(self.link_names, [v.link for v in self.clients]),
             samples=self.columns.add(np.array([int(v.samples) for v in self.clients])),
             granted={name: self.columns.add(np.array(self._owner_budgets(name))) for name in self.allowed},
             caps={}, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),

@@ -236,19 +236,6 @@ class SliderCell(SliderHead):
     """What it costs; only where it can be run"""
 
 
-class Preset(Record):
-    """A cell that lets more clients in than any other with as few changes."""
-
-    cell: int
-    """Index of the cell"""
-    changes: Sequence[int]
-    """Axes on which it differs from the scenario"""
-    eligible: Clients
-    """Clients that fit in the stage that fewest fit, by what the scenario grants"""
-    clients: Clients
-    """Registered clients"""
-
-
 class SliderScenario(OfScenario):
     """What was asked for."""
 
@@ -273,13 +260,12 @@ class FleetSliders(SliderScenario):
     cells: Sequence[SliderCell]
     """All combinations, the last axis running fastest"""
     start: int
-    """Index of the cell that is shown first: the scenario itself, if it is among them"""
+    """Index of the cell that is shown first: the scenario itself, or that of those which can be run with the fewest
+    changes"""
     budgets: Sequence[SliderBudget]
     """The budgets that can be moved"""
     fleets: Sequence[SliderFleet]
     """Fleets of the cells, usually one"""
-    presets: Sequence[Preset]
-    """What to begin with: the scenario first, then with more changes and more clients"""
     columns: Annotated[Mapping[str, PackedColumn], Keys("COLUMN")]
     """Numbers of the fields that name a column"""
     predictions: int

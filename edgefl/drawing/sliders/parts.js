@@ -39,7 +39,23 @@ const edgeflParts = (() => {
     };
   }
 
+  // Copies a text; the button says so for a while.
+  async function copy(button, text) {
+    const words = button.dataset.words ?? button.textContent;
+    button.dataset.words = words;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch (error) {
+      if (!(error instanceof DOMException || error instanceof TypeError)) throw error;
+      button.textContent = "not allowed here: select the text";
+    }
+    setTimeout(() => {
+      button.textContent = words;
+    }, 2000);
+  }
+
   const listed = (names) => (names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join(""));
   const plural = (n, noun) => `${edgeflUnits.count(n)} ${noun}${n === 1 ? "" : "s"}`;
-  return { make, fill, oncePerFrame, listed, plural };
+  return { make, fill, oncePerFrame, copy, listed, plural };
 })();

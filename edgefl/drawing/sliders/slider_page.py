@@ -23,7 +23,7 @@ PALETTE = {"fits": FITS, "other": Budget.colour, "kinds": KINDS, "parts": PARTS}
 SCRIPTS = [
     HERE / f"{name}.js"
     for name in ("verdict", "units", "parts", "state", "answer", "choices", "sliders", "axes", "marks", "fleet",
-                 "clients", "memory", "command", "view")
+                 "clients", "memory", "view")
 ]  # fmt: skip
 """The scripts of the view of a fleet, each using those before it."""
 

@@ -113,7 +113,7 @@ const edgeflVerdicts = (() => {
         const offers = priced.offers.map((offer, index) => {
           const places = this._places(fleet, group, pair, this.column(offer.transfer));
           return {
-            index, given: offer, stage: offer.stage, takesPart: this.column(offer.takes_part), places,
+            index, given: offer, stage: offer.stage, takesPart: this.column(offer.takes_part),
             costs: fleet.names.map((name) => this._cost(offer.costs[name], places)),
             download: this.column(offer.download_bytes), upload: this.column(offer.upload_bytes),
           };
@@ -142,12 +142,11 @@ const edgeflVerdicts = (() => {
       return total;
     }
 
-    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], deadline, and what budgets
-    // with caps are for: ofCap: {budget: [rows]}}.
+    // What each client may use of each budget: {allowed: {budget: [rows]}, ofDevice: [rows], deadline}.
     allowed(state) {
       const cell = this.cell(state.cell), fleet = cell.fleet, set = state.set, rows = fleet.rows;
       const whole = Object.fromEntries(this.record.budgets.map((budget) => [budget.name, budget.whole]));
-      const allowed = {}, ofDevice = new Uint8Array(rows), ofCap = { bytes: [], joules: [] };
+      const allowed = {}, ofDevice = new Uint8Array(rows);
       for (const name of fleet.names) {
         allowed[name] = name in set
           ? new Float64Array(rows).fill(whole[name] ? Math.floor(set[name]) : set[name])
@@ -164,17 +163,17 @@ const edgeflVerdicts = (() => {
           if (memory[i] > available) [memory[i], ofDevice[i]] = [available, 1];
         }
       }
-      for (const [name, [budget, lasts]] of Object.entries(CAPS)) {
+      for (const [name, [budget]] of Object.entries(CAPS)) {
         if (!(name in set) && !(name in fleet.caps)) continue;
         for (let i = 0; i < rows; i++) {
           const counts = budget !== "bytes" || fleet.given.links[fleet.link[i]].capped;
           const cap = !counts ? Infinity : name in set ? set[name] : fleet.caps[name][i];
-          if (cap < allowed[budget][i]) [allowed[budget][i], ofCap[budget][i]] = [cap, lasts];
+          if (cap < allowed[budget][i]) allowed[budget][i] = cap;
         }
       }
       const deadline = "deadline" in set ? set.deadline : cell.given.deadline ?? Infinity;
       for (let i = 0; i < rows; i++) if (deadline < allowed.seconds[i]) allowed.seconds[i] = deadline;
-      return { allowed, ofDevice, ofCap, deadline };
+      return { allowed, ofDevice, deadline };
     }
 
     // The verdicts of a state; null for a cell that is refused.  Each of `turns` has [rows]: offer (index into the
@@ -183,7 +182,7 @@ const edgeflVerdicts = (() => {
     judge(state) {
       const cell = this.cell(state.cell);
       if (cell === null) return null;
-      const { allowed, ofDevice, ofCap, deadline } = this.allowed(state);
+      const { allowed, ofDevice, deadline } = this.allowed(state);
       const names = cell.fleet.names, limits = names.map((name) => allowed[name]);
       const turns = cell.turns.map(({ stage, rounds, offers: places }) => {
         const offers = places.map((index) => cell.offers[index]);
@@ -197,7 +196,7 @@ const edgeflVerdicts = (() => {
         if (last && last.stage === turn.stage) last.turns.push(turn);
         else stages.push({ stage: turn.stage, turns: [turn] });
       }
-      const judged = { state, cell, names, allowed, ofDevice, ofCap, deadline, turns, ever };
+      const judged = { state, cell, names, allowed, ofDevice, deadline, turns, ever };
       judged.stages = stages.map((stage) => this._stage(judged, stage));
       const harder = (a, b) => a.eligible - b.eligible || b.peak_memory_bytes - a.peak_memory_bytes;
       judged.hardest = judged.stages.reduce((least, stage) => (harder(stage, least) < 0 ? stage : least));
@@ -274,7 +273,7 @@ const edgeflVerdicts = (() => {
       };
     }
 
-    // Data of the clients that a mask [rows] has (`judged.ever`, or a turn's `eligible`), and what is lost with the others.
+    // What is lost without the clients that a mask [rows] has (`judged.ever`, or a turn's `eligible`).
     data(judged, able) {
       const { fleet } = judged.cell, { counts, samples, kind, held, given } = fleet;
       const whole = new Float64Array(given.kinds.length), part = new Float64Array(given.kinds.length);
@@ -287,15 +286,14 @@ const edgeflVerdicts = (() => {
         const [all, kept] = modalities[modality] ?? [0, 0];
         modalities[modality] = [all + whole[k], kept + part[k]];
       }));
-      const all = sum(whole), kept = sum(part), classes = held && this._classes(fleet, able);
       return {
-        excluded_samples: all - kept, eligible_samples_share: all ? kept / all : 0,
+        excluded_samples: sum(whole) - sum(part),
         lost_modalities: Object.keys(modalities).filter((name) => modalities[name][0] && !modalities[name][1]),
-        lost_classes: classes && classes.lost, class_coverage: classes && classes.coverage,
+        lost_classes: held && this._lostClasses(fleet, able),
       };
     }
 
-    _classes({ held, given: { classes: { names, width } } }, able) {
+    _lostClasses({ held, given: { classes: { names, width } } }, able) {
       const all = new Uint8Array(width), kept = new Uint8Array(width);
       for (let i = 0; i < able.length; i++) {
         for (let b = 0; b < width; b++) {
@@ -304,13 +302,11 @@ const edgeflVerdicts = (() => {
         }
       }
       const has = (bits, c) => (bits[c >> 3] >> (c & 7)) & 1;
-      const remaining = names.filter((_, c) => has(kept, c)).length;
-      return { lost: names.filter((_, c) => has(all, c) && !has(kept, c)), coverage: remaining / names.length };
+      return names.filter((_, c) => has(all, c) && !has(kept, c));
     }
 
-    // One client's round in a turn: costs, budgets and margins by name (Infinity where unlimited), what it binds, whose
-    // word its memory is, what its bytes and joules are for, and its seconds of download, computing and upload (null where all
-    // clients take equally long); null if the method leaves it out.
+    // One client's round in a turn: costs, budgets and margins by name (Infinity where unlimited), what it binds and whose
+    // word its memory is; null if the method leaves it out.
     client(judged, row, turnIndex) {
       const turn = judged.turns[turnIndex], { cell, names } = judged;
       if (turn.offer[row] < 0) return null;
@@ -321,14 +317,10 @@ const edgeflVerdicts = (() => {
         budgets[name] = judged.allowed[name][row];
         margins[name] = margin(budgets[name], costs[name]);
       });
-      const seconds = offer.given.costs.seconds;
-      const phases = seconds.length < 3 ? null : seconds.map(({ by, values }) => this.column(values)[offer.places[by][spot]]);
       return {
-        phases,
         eligible: Boolean(turn.eligible[row]), binding: turn.binding[row] < 0 ? null : names[turn.binding[row]],
-        costs, budgets, margins, near: turn.near[row], stage: offer.stage,
+        costs, budgets, margins, near: turn.near[row],
         memory_limit: budgets.memory === Infinity ? null : judged.ofDevice[row] ? "device" : "owner",
-        limits: Object.fromEntries(Object.entries(judged.ofCap).map(([name, of]) => [name, budgets[name] === Infinity ? null : of[row] ?? "round"])),
       };
     }
 

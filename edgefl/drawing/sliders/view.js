@@ -57,14 +57,6 @@
     select.replaceChildren(...of.map(([value, textContent]) => make("option", { value, textContent })));
   };
 
-  for (const preset of record.presets) {
-    const at = record.cells[preset.cell].at, words = preset.changes.map((a) => `${titled[a].title} ${titled[a].choices[at[a]]}`);
-    const button = make("button", { type: "button" }, make("strong", {}, words.length ? words.join(", ") : "As the scenario is"),
-      make("span", { class: "soft", textContent: `${count(preset.eligible)} of ${count(preset.clients)}` }));
-    button.addEventListener("click", () => change({ cell: preset.cell, set: {} }));
-    part("presets").append(make("li", {}, button));
-  }
-
   const beside = { table: part("beside"), details: part("beside").closest("details") };
   beside.details.hidden = !titled.length;
   beside.details.addEventListener("toggle", showChoices);
@@ -150,11 +142,6 @@
       rows.map((row) => [row.kind, count(row.clients), count(row.lostClients), count(row.samples), count(row.lostSamples), show(row.samples ? row.lostSamples / row.samples : 0, "share")]));
   }
 
-  function showCommand() {
-    part("command").textContent = ex.command(state);
-    part("yaml").textContent = edgeflCommand.yaml(record, ex.changes(state));
-  }
-
   function drawFleet() {
     const { across, up, kind } = state.look;
     picture.draw({ ex, judged, turn: judged.turns[turnIndex], kind, across, up, hidden });
@@ -185,7 +172,7 @@
     part("notice").hidden = !refused && !unknown.length;
     part("notice").textContent = [refused && `This can't run: ${refused}`, unknown.length && `The link has what this page hasn't: ${unknown.join(", ")}`].filter(Boolean).join(". ");
     part("results").hidden = !judged;
-    showCommand();
+    part("command").textContent = ex.command(state);
     if (judged) {
       const stage = judged.stages.find((each) => String(each.stage) === state.look.stage) ?? judged.hardest;
       turnIndex = judged.turns.indexOf(stage.turns[0]);
@@ -227,10 +214,9 @@
     soon();
   }
 
-  part("copy-command").addEventListener("click", (event) => edgeflCommand.copy(event.target, part("command").textContent));
-  part("copy-yaml").addEventListener("click", (event) => edgeflCommand.copy(event.target, part("yaml").textContent));
-  part("copy-link").addEventListener("click", (event) => edgeflCommand.copy(event.target, location.href));
-  part("csv").addEventListener("click", () => edgeflCommand.download(`${record.scenario}.csv`, "text/csv", edgeflClients.csv(ex, judged, turnIndex)));
+  part("reset").addEventListener("click", () => change({ cell: record.start, set: {} }));
+  part("copy-command").addEventListener("click", (event) => edgeflParts.copy(event.target, part("command").textContent));
+  part("copy-link").addEventListener("click", (event) => edgeflParts.copy(event.target, location.href));
   picture.titled = (words) => {
     part("up-title").textContent = `↑ ${words}`;
   };

@@ -1,12 +1,13 @@
-"""What pages call axes, their choices and budgets."""
+"""What pages call axes, their choices, budgets, devices and links."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.budgets import budget_named, field_of
-from edgefl.drawing.sliders.page_data import Choice, SliderAxis, SliderBudget
+from edgefl.drawing.sliders.page_data import Choice, NamedDevice, NamedLink, SliderAxis, SliderBudget
 
 SWITCHES = {"true": "on", "false": "off"}
 
@@ -50,3 +51,22 @@ def budget_of(name: str, least: float, most: float) -> SliderBudget:
         name=name, path=f"fleet.budgets.{field_of(name)}", noun=budget.noun, unit=budget.quantity.unit,
         whole=budget.quantity.whole, least=least, most=most,
     )  # fmt: skip
+
+
+def named_devices(devices: Sequence[Device]) -> list[NamedDevice]:
+    """Devices with the memory that they have."""
+    return [
+        NamedDevice(
+            name=device.name,
+            title=device.title,
+            ram_bytes=device.ram_bytes,
+            runtime_overhead_bytes=device.runtime_overhead_bytes,
+            available_memory_bytes=available_memory_bytes(device),
+        )
+        for device in devices
+    ]
+
+
+def named_links(links: Sequence[Link]) -> list[NamedLink]:
+    """Links by name."""
+    return [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]

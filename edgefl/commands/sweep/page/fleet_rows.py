@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import HeldClasses, NamedDevice, NamedLink, SliderFleet
+from edgefl.drawing.sliders.page_data import HeldClasses, SliderFleet
+from edgefl.drawing.sliders.words import named_devices, named_links
 from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
@@ -41,22 +39,3 @@ def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> Slider
         within_device=budgets.within_device,
         classes=held,
     )
-
-
-def named_devices(devices: Sequence[Device]) -> list[NamedDevice]:
-    """Devices with the memory that they have."""
-    return [
-        NamedDevice(
-            name=device.name,
-            title=device.title,
-            ram_bytes=device.ram_bytes,
-            runtime_overhead_bytes=device.runtime_overhead_bytes,
-            available_memory_bytes=available_memory_bytes(device),
-        )
-        for device in devices
-    ]
-
-
-def named_links(links: Sequence[Link]) -> list[NamedLink]:
-    """Links by name."""
-    return [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]

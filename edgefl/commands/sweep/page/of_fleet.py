@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from edgefl.commands.sweep.cell_answers import Workloads
 from edgefl.commands.sweep.page.asked import PageRequest
-from edgefl.commands.sweep.page.presets import PresetCandidate, presets_of
 from edgefl.commands.sweep.page.priced_cell import BudgetRange, SliderCellAnswer, priced_cell
 from edgefl.commands.sweep.page.shared_rows import Needed, are_many, with_shared_rows
 from edgefl.commands.sweep.sweep_grid import answers_of
@@ -30,7 +29,7 @@ def page_of_fleet(
     """
     columns, works = dict[Place, PackedColumn](), set[str]()
     fleets, spans = list[SliderFleet](), dict[str, BudgetRange]()
-    cells, candidates, needed = list[SliderCell](), list[PresetCandidate](), list[Needed]()
+    cells, needed = list[SliderCell](), list[Needed]()
     _shared_workloads.cache_clear()  # an earlier call was told its columns
     outcomes = answers_of(asked.grid, _price_cell, refused, jobs, on_progress)
     for head, outcome in zip(asked.cells(), outcomes, strict=True):
@@ -45,19 +44,17 @@ def page_of_fleet(
         needed += answer.needed
         for name, span in answer.spans.items():
             spans[name] = span.with_(spans.get(name, span))
-        candidates.append(PresetCandidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
         cells.append(SliderCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
     if any(are_many(fleet.clients) for fleet in fleets):
         fleets, cells, columns = with_shared_rows(fleets, cells, needed, columns)
     about = asked.head()
-    presets = presets_of(candidates, about.axes)
+    changes = [sum(at != axis.own for at, axis in zip(cell.at, about.axes, strict=True)) for cell in cells]
     return FleetSliders(
         **vars(about),
         cells=cells,
-        start=presets[0].cell,
+        start=min((i for i, cell in enumerate(cells) if cell.priced), key=changes.__getitem__),
         budgets=[budget_of(name, span.least, span.most) for name, span in spans.items()],
         fleets=fleets,
-        presets=presets,
         columns=dict(sorted(columns.items())),
         predictions=len(works),
     )

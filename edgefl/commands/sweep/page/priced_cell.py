@@ -13,7 +13,7 @@ from edgefl.commands.sweep.page.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
 from edgefl.drawing.sliders.page_columns import PageColumns
 from edgefl.drawing.sliders.page_data import BudgetShare, Offer, PeakParts, Place, PricedCell, SliderFleet, Turn
-from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility
+from edgefl.planning.workload import LEFT_OUT, Workload
 from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
 
@@ -30,7 +30,7 @@ class BudgetRange(NamedTuple):
 
 
 class SliderCellAnswer(NamedTuple):
-    """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants.
+    """A cell and its fleet, whose index it doesn't know yet.
 
     ``needed`` has what its offers take of each budget, if the fleet is so large that clients share rows.
     """
@@ -39,8 +39,6 @@ class SliderCellAnswer(NamedTuple):
     fleet: SliderFleet
     spans: Mapping[str, BudgetRange]
     needed: list[Needed]
-    eligible: int
-    seconds: float | None
 
 
 def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) -> SliderCellAnswer:
@@ -66,9 +64,6 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) ->
         turns.append(
             Turn(stage=stage.index, rounds=stage.rounds, offers=[offers[id(works)] for works in offered.values()])
         )
-    judged = stage_eligibility(workload, why=False)
-    fits = [(int(turn.eligible.sum()), float(turn.seconds[turn.eligible].max(initial=0))) for turn in judged]
-    hardest, seconds = min(fits, key=lambda each: each[0]), [seconds for count, seconds in fits if count]
     cell = PricedCell(
         fleet=0,
         spot=place,
@@ -78,8 +73,7 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) ->
         offers=made,
         turns=turns,
     )
-    rows = fleet_rows(scenario, setup, columns)
-    return SliderCellAnswer(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
+    return SliderCellAnswer(cell, fleet_rows(scenario, setup, columns), spans, needed)
 
 
 class _Costs:

@@ -28,9 +28,9 @@ WHOLE = 2
 CLIENTS = """(words) => words.map((each) => {
   const [state] = edgeflState.read(record, each), judged = explorer.judge(state), {cell, turns: [turn]} = judged;
   return {changes: explorer.changes(state), clients: Array.from(cell.fleet.counts, (_, row) => {
-    const {costs, phases} = explorer.client(judged, row, 0), offer = cell.offers[turn.offer[row]];
+    const {costs} = explorer.client(judged, row, 0), offer = cell.offers[turn.offer[row]];
     const bytes = [offer.download, offer.upload].map((values) => values[cell.group[cell.spot[row]]]);
-    return {memory: costs.memory, seconds: costs.seconds, joules: costs.joules, phases, bytes};
+    return {memory: costs.memory, seconds: costs.seconds, joules: costs.joules, bytes};
   })};
 })"""
 """What each client costs in states of the page, which are given as its addresses."""
@@ -102,8 +102,7 @@ def test_its_costs_are_those_of_profile_and_of_a_sum_by_hand(tiny: Tiny, browser
         links |= {client.link for client in clients}
         for client, same, over_3g in zip(each["clients"], clients, slowest, strict=True):
             assert client["memory"] == same.peak_memory_bytes
-            down, computing, up = client["phases"]
-            assert client["seconds"] == same.virtual_seconds == (down + computing) + up
+            assert client["seconds"] == same.virtual_seconds
             assert client["joules"] == same.energy_joules
             later = transfer_seconds(same.link, trips, moved) - transfer_seconds(LINKS[0], trips, moved)
             assert client["seconds"] - over_3g["seconds"] == pytest.approx(later, rel=1e-9, abs=1e-9)

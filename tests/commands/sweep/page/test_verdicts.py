@@ -207,9 +207,7 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
         for name, value in told["round"].items():
             assert close(value, row[name]), (state, name)
         for name, value in told["data"].items():
-            in_row = {"class_coverage": "class_coverage_ever", "eligible_samples_share": "eligible_samples_share_ever"}
-            same = row[in_row.get(name, name)]
-            assert value == same or close(value, same), (state, name)
+            assert value == row[name], (state, name)
         for stage, same in zip(told["stages"], row["stages"], strict=True):
             stage["refused_by"] = by_budget(dict(stage["causes"]))
             for name in ("stage", "rounds", "clients", "eligible", "refused_by", "peak_memory_bytes"):
@@ -221,7 +219,7 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
             assert client["eligible"] == same.eligible and client["binding"] == same.binding, (state, same.client)
             assert (client["turns"], client["able"]) == (same.stages, same.eligible_stages), (state, same.client)
             assert client["memory_limit"] == same.memory_limit, (state, same.client)
-            assert float(client["costs"]["seconds"]) == same.virtual_seconds == sum_of(client["phases"])
+            assert float(client["costs"]["seconds"]) == same.virtual_seconds
             assert float(client["costs"]["joules"]) == same.energy_joules
             if same.binding is not None:
                 assert close(float(client["margins"][same.binding]), same.margin), (state, same.client)
@@ -235,11 +233,6 @@ def by_budget(causes: dict[str, int]) -> dict[str, int]:
     """Clients by the budget that refuses them: the deadline is one of seconds."""
     late = causes.pop("deadline", 0)
     return causes | ({"seconds": causes.get("seconds", 0) + late} if late else {})
-
-
-def sum_of(phases: list[float]) -> float:
-    down, computing, up = phases
-    return (down + computing) + up
 
 
 COUNT = """([text, states]) => {
