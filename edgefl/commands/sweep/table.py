@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +12,6 @@ from edgefl.commands.sweep.answer import (
     CellHead,
     CellRow,
     Change,
-    KindGroup,
     MethodFrontier,
     Sensitivity,
     SmallestDevice,
@@ -75,8 +73,6 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
     _print_refused(console, result.refused_cells)
     if full and rows:
         _print_totals(console, rows)
-        if len(rows) > 1:
-            _print_ratios(console, rows)
     print_bounds(console, result.at_most, result.seconds_within)
     if full and rows:
         _print_caps(console, rows)
@@ -145,9 +141,7 @@ def sweep_html(result: Sweep) -> str:
     return "".join([*parts, *([html_table("Which devices can train", devices)] if devices else [])])
 
 
-MORE = (
-    "More: --full (lost data, totals of the schedule, ratios, smallest devices, Pareto frontier), --as csv, --as json."
-)
+MORE = "More: --full (lost data, totals of the schedule, smallest devices, Pareto frontier), --as csv, --as json."
 
 
 def _lines(result: Sweep) -> tuple[list[str], list[list[str]], list[int]]:
@@ -288,61 +282,6 @@ def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
         "included, nor are downloads of frozen parts that a client fetches again."
         + (f"  In the fewest rounds: {'; '.join(least)}." if least else ""),
     )  # fmt: skip
-
-
-def _print_ratios(console: Console, rows: Sequence[CellRow]) -> None:
-    """Print what a client of each kind costs over the schedule, beside the first cell that has all."""
-    table = new_table("", "kind", *COMPARED, left=(0, 1))
-    _keep_labels(table, rows)
-    groups: dict[tuple[tuple[str, tuple[float | None, ...]], ...], list[CellRow]] = {}
-    for row in rows:
-        kinds = row.eligible_share_ever_by_kind
-        groups.setdefault(tuple((kind, _client_totals(row, kind)) for kind in kinds), []).append(row)
-    whole = [totals for totals in groups if all(None not in values for _, values in totals)]
-    reference = [*whole, *groups][0]
-    others = dict(reference)
-    for totals, same in groups.items():
-        label = _label(same[0]) + (f"\nand {len(same) - 1} more" if len(same) > 1 else "")
-        for kind, values in totals:
-            cells = [or_dash(show, value) for show, value in zip(COMPARED.values(), values, strict=True)]
-            if totals is not reference:
-                cells = [
-                    f"{cell} ({value / other:.2f})" if value is not None and other else cell
-                    for cell, value, other in zip_longest(cells, values, others.get(kind, ()))
-                ]
-            table.add_row(label, kind, *cells)
-            label = ""
-    print_section(
-        console, f"A client of each kind over the schedule (ratio to {groups[reference][0].label})", table,
-        "Peak memory: of the largest client.  Others: means of eligible clients, if one takes part in every round; "
-        "time: of the slowest.  None where a stage admits no client of the kind.",
-    )  # fmt: skip
-
-
-def _client_totals(row: CellRow, kind: str) -> tuple[float | None, ...]:
-    """The figures COMPARED of a client of a kind that takes part in every round of a cell's schedule."""
-    groups = [(stage.rounds, stage.kinds[kind]) for stage in row.stages if stage.rounds]
-
-    def total(value: Callable[[KindGroup], float | None]) -> float | None:
-        values = [None if (of_round := value(group)) is None else rounds * of_round for rounds, group in groups]
-        return None if None in values else sum(filter(None, values))
-
-    peak = max(group.peak_memory_bytes for _, group in groups)
-    return (
-        peak, total(lambda group: group.flops), total(lambda group: group.traffic_bytes),
-        total(lambda group: group.round_seconds), total(lambda group: group.energy_joules),
-    )  # fmt: skip
-
-
-def _all_digits(value: float) -> str:
-    """Bytes in MiB with two decimals, as in papers' tables."""
-    return f"{value / 2**20:,.2f} MiB"
-
-
-COMPARED: dict[str, Callable[[float], str]] = {
-    "peak\nmemory": _all_digits, "FLOP": units.show_flops, "traffic": _all_digits, "time": units.show_seconds,
-    "energy": units.show_joules,
-}  # fmt: skip
 
 
 def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:

@@ -340,20 +340,6 @@ def test_refused_cells_are_printed_with_their_reason(declared: dict[str, Any]) -
     assert any(line.startswith("stages=4") and "refused: schedule.stages: " in line for line in lines)
 
 
-def test_full_has_a_clients_totals_by_kind_with_ratios_to_the_first_cell(declared: dict[str, Any]) -> None:
-    """The witness: the profile's client, who is like all others of its kind and holds all parts at the end too."""
-    plain = {**declared, "data": {**declared["data"], "samples": 40}, "schedule": {"name": "end-to-end", "rounds": 3}}
-    result = edgefl.sweep(plain, ["training.epochs=1,2"])
-    file = io.StringIO()
-    print_sweep(result, Console(file=file, width=200), full=True)
-    text = file.getvalue()
-    assert "A client of each kind over the schedule (ratio to epochs=1)" in text
-    for epochs, ratio in ((1, ""), (2, " (2.00)")):
-        for total in edgefl.profile(plain, [f"training.epochs={epochs}"]).totals:
-            (line,) = [line for line in text.splitlines() if units.show_flops(total.flops) + ratio in line]
-            assert f"{total.traffic_bytes / 2**20:,.2f} MiB" in line and (total.kind in line)
-
-
 ANYTHING = st.recursive(
     st.one_of(
         st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.just(1e308), st.text(max_size=9)
