@@ -1,10 +1,10 @@
-"""Figures of a bench: scores over what small devices have, ranks, costs to a target, what is kept, and totals."""
+"""Figures of a bench: scores over what small devices have or by condition, and within totals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
-from math import exp, inf, log
+from itertools import groupby
+from math import exp, log
 from typing import NamedTuple
 
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet, BenchRow
@@ -16,14 +16,14 @@ from edgefl.commands.bench.table import (
     free_fleet,
     interval,
     metric_words,
+    runnable,
     score_text,
     told_variants,
 )
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Number, Panel, Series
-from edgefl.drawing.charts.palette import INK, of_run
+from edgefl.drawing.charts.palette import of_run
 from edgefl.drawing.text_tables import unit_of
-from edgefl.errors import visible
 from edgefl.records.record import UNSET
 from edgefl.results.equal_costs import AXES
 
@@ -31,22 +31,13 @@ WIDTH = 9.2
 """Inches of all panels together: the front page's picture."""
 MARKS = 56
 """Places for marks along an axis; each variant has its own, so that no mark hides another."""
-MOST_TIMES = 100.0
-"""Costs are compared up to so many times the lowest; what costs more is as good as never there."""
 
 
 def charts_of_bench(result: BenchAnswer) -> list[Chart]:
     """The figures of a bench, the answer first; those of which it has no numbers are left out."""
     totals, fleets = spend_chart(result), staircase(result) or scores(result)
     first = [totals, fleets] if len(result.fleets) == 1 else [fleets]
-    charts = [
-        *first,
-        all_steps(result),
-        ranks(result),
-        profile_of_costs(result),
-        retention_chart(result),
-        *([] if len(first) > 1 else [totals]),
-    ]
+    charts = [*first, all_steps(result), *([] if len(first) > 1 else [totals])]
     return [chart for chart in charts if chart is not None]
 
 
@@ -74,7 +65,7 @@ def staircase(result: BenchAnswer) -> Chart | None:
     noun, unit = budget_named(result.budget).noun, budget_named(result.budget).quantity.word
     series, labels = [], []
     for name in names:
-        index = _names(result).index(name)
+        index = runnable(result).index(name)
         steps = _level(fleets, name, ends)
         series += _lines(steps, name, index, ends)
         if steps:
@@ -83,7 +74,7 @@ def staircase(result: BenchAnswer) -> Chart | None:
         "", "lines", ChartAxis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), _scores_axis(result, fleets),
         [*series, *labels], _across(result), marked=False, labelled=True,
     )  # fmt: skip
-    left_out = len(_names(result)) - len(names)
+    left_out = len(runnable(result)) - len(names)
     others = f" {left_out} more variants are in the figure of all." if left_out else ""
     return Chart(
         "staircase", finding(result, fleets),
@@ -106,7 +97,7 @@ def all_steps(result: BenchAnswer) -> Chart | None:
     y, panels, rows = _scores_axis(result, result.fleets), [], []
     for words, fleets in by_share(result):
         series = []
-        for index, name in enumerate(_names(result)):
+        for index, name in enumerate(runnable(result)):
             steps = _level(fleets, name, ends)
             series += [*_lines(steps, name, index, ends), *_marks(result, steps, index, ends, wide)]
         title = f"{words[:1].upper()}{words[1:]}" if len(result.fleets) > len(fleets) else ""
@@ -174,11 +165,6 @@ def _width(panels: Sequence[Panel]) -> float:
     return WIDTH / max(len(panels), 1.5)
 
 
-def _names(result: BenchAnswer) -> list[str]:
-    """The variants that can be run."""
-    return [variant.variant for variant in result.variants if variant.refused is UNSET]
-
-
 def _level(fleets: Sequence[BenchFleet], name: str, ends: tuple[float, float]) -> list[_Step]:
     """The steps of a variant where it has a score; neighbours with equal scores are one."""
     steps: list[_Step] = []
@@ -231,10 +217,10 @@ def _marks(
     result: BenchAnswer, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool
 ) -> list[Series]:
     """A mark with its interval on each step of a variant."""
-    name, shade = _names(result)[index], of_run(index)
+    name, shade = runnable(result)[index], of_run(index)
     if not steps:
         return []
-    places = _places(index, len(_names(result)), ends, wide)
+    places = _places(index, len(runnable(result)), ends, wide)
     spread = [step.row.half_width for step in steps]
     means = [step.row.mean or 0.0 for step in steps]
     of_steps = [(interval(result, step.fleets[0]), interval(result, step.fleets[-1])) for step in steps]
@@ -296,7 +282,7 @@ def scores(result: BenchAnswer) -> Chart:
     rows = [[fleet.fleet, row.variant, row.mean, row.half_width, best_of(fleet)]
             for fleet in result.fleets for row in fleet.rows]  # fmt: skip
     spread = "; error bars are the 95 % interval over the seeds" if len(result.seeds) > 1 else ""
-    series = [_bars(result, name, index, "mean") for index, name in enumerate(_names(result))]
+    series = [_bars(result, name, index) for index, name in enumerate(runnable(result))]
     return Chart(
         "scores", metric_words(result), f"The mean score of each variant on each fleet{spread}.",
         [Panel("", "bars", ChartAxis(""), ChartAxis(metric_words(result), bottom=0.0), series, _across(result))],
@@ -304,103 +290,13 @@ def scores(result: BenchAnswer) -> Chart:
     )  # fmt: skip
 
 
-def _bars(result: BenchAnswer, name: str, index: int, field: str, *, but: BenchFleet | None = None) -> Series:
-    """A bar for each fleet ``but`` one: the mean with its interval, or another field of a variant's rows."""
-    found = [(fleet, row) for fleet in result.fleets for row in fleet.rows if row.variant == name and fleet is not but]
-    values = [None if getattr(row, field) is UNSET else getattr(row, field) for _, row in found]
+def _bars(result: BenchAnswer, name: str, index: int) -> Series:
+    """A bar for each fleet: the mean of a variant with its interval."""
+    found = [(fleet, row) for fleet in result.fleets for row in fleet.rows if row.variant == name]
     places = [interval(result, fleet) for fleet, _ in found]
-    spread = [row.half_width if field == "mean" else None for _, row in found]
-    low, high = ([None if value is None or off is None else value + sign * off
-                  for value, off in zip(values, spread, strict=True)] for sign in (-1, 1))  # fmt: skip
-    return Series(name, places, values, of_run(index), low, high)
-
-
-def ranks(result: BenchAnswer) -> Chart | None:
-    """Mean ranks over the fleets, with their intervals over the seeds."""
-    if result.ranks is None:
-        return None
-    of = result.ranks.ranks
-    widths = {name: width for name in of if (width := result.ranks.half_widths[name]) is not None}
-    series = [Series("mean rank", list(of.values()), list(of), INK, symbols=[0] * len(of), form="points")]
-    if widths:
-        series.insert(0, Series("95 % interval over the seeds", [2 * width for width in widths.values()], list(widths),
-                                "#55aadd", base=[of[name] - width for name, width in widths.items()]))  # fmt: skip
-    return Chart(
-        "ranks", f"Ranks over {result.ranks.fleets} fleets",
-        "The mean rank of each variant over the fleets, 1 is best. Fleets share their seeds' runs, so the interval is "
-        "over the seeds.",
-        [Panel("", "spans", ChartAxis("mean rank"), ChartAxis("", names=list(of)), series)],
-        ["variant", "mean_rank", "half_width"], [[name, of[name], widths.get(name)] for name in of],
-        size=(3.2 + 0.07 * max(map(len, map(visible, of))), 0.9 + 0.22 * len(of)),
-    )  # fmt: skip
-
-
-def times_lowest(result: BenchAnswer, axis: str) -> tuple[dict[str, list[float]], int]:
-    """Each variant's costs to the target, divided by the lowest of the same fleet and seed; infinite where not reached.
-
-    Also how many fleets and seeds there are in which no variant reaches it: these are left out.
-    """
-    found: dict[str, list[float]] = {name: [] for name in _names(result)}
-    nobody = 0
-    for _, each in groupby(result.costs or (), key=lambda cost: cost.fleet):
-        costs = {cost.variant: getattr(cost, axis) for cost in each}
-        for index in range(len(result.seeds)):
-            here = {name: values[index] for name, values in costs.items() if values[index] is not None}
-            if not here:
-                nobody += 1
-                continue
-            least = min(here.values())
-            for name, ratios in found.items():
-                cost = here.get(name)
-                ratios.append(inf if cost is None else 1.0 if cost == least else cost / least if least else inf)
-    return found, nobody
-
-
-def profile_of_costs(result: BenchAnswer) -> Chart | None:
-    """The performance profile of costs to the target (Dolan and More 2002): a panel for each cost."""
-    if result.costs is UNSET or result.target is UNSET:
-        return None
-    panels, rows, nobody = [], [], 0
-    for axis, noun in AXES.items():
-        found, nobody = times_lowest(result, axis)
-        known = [ratio for ratios in found.values() for ratio in ratios if ratio < inf]
-        if not known:
-            return None
-        end = min(max(1.1 * max(known), 1.5), MOST_TIMES)
-        series = []
-        for index, (name, ratios) in enumerate(found.items()):
-            places = [1.0, *sorted({ratio for ratio in ratios if 1.0 < ratio < end}), end]
-            heights = [sum(ratio <= place for ratio in ratios) / len(ratios) for place in places[:-1]]
-            pieces = [(low, high, height) for (low, high), height in zip(pairwise(places), heights, strict=True)]
-            series += _with_marks(name, pieces, index, _places(index, len(found), (1.0, end), wide=True)[1::3])
-            rows += [[noun, name, place, height] for place, height in zip(places, heights, strict=False)]
-        panels.append(Panel(noun.partition(" of ")[0], "lines", ChartAxis("times the lowest cost", log=True),
-                            ChartAxis("share of fleets and seeds", "share", bottom=0.0), series,
-                            marked=False))  # fmt: skip
-    notes = [f"In {nobody} fleets and seeds no variant reaches it; they don't count."] if nobody else []
-    return Chart(
-        "costs-to-target", f"Costs until {metric_words(result, result.target_split)} is {result.target:g}",
-        "The share of fleets and seeds in which a variant reaches the target at no more than so many times the lowest "
-        "cost of any variant. At 1: how often it is the cheapest; at the right end: how often it gets there.",
-        panels, ["cost", "variant", "times_lowest", "reached_share"], rows, notes=notes, across=len(panels),
-        size=(_width(panels), 2.8),
-    )  # fmt: skip
-
-
-def retention_chart(result: BenchAnswer) -> Chart | None:
-    """What each variant keeps of its score under each condition."""
-    if not any(row.kept_share is not UNSET for fleet in result.fleets for row in fleet.rows):
-        return None
-    first, *others = result.fleets
-    series = [_bars(result, name, index, "kept_share", but=first) for index, name in enumerate(_names(result))]
-    rows = [[fleet.fleet, row.variant, None if row.kept_share is UNSET else row.kept_share]
-            for fleet in others for row in fleet.rows]  # fmt: skip
-    return Chart(
-        "kept", f"What is kept of the score under {first.fleet}",
-        f"The mean score under each condition, divided by that of the same variant under {first.fleet}.",
-        [Panel("", "bars", ChartAxis(""), ChartAxis("kept", "share", bottom=0.0), series, [(1.0, "")])],
-        ["condition", "variant", "kept_share"], rows, size=(WIDTH, 2.8),
-    )  # fmt: skip
+    low, high = ([None if row.mean is None or row.half_width is None else row.mean + sign * row.half_width
+                  for _, row in found] for sign in (-1, 1))  # fmt: skip
+    return Series(name, places, [row.mean for _, row in found], of_run(index), low, high)
 
 
 def spend_chart(result: BenchAnswer) -> Chart | None:
@@ -411,9 +307,9 @@ def spend_chart(result: BenchAnswer) -> Chart | None:
         wide = totals[-1].total > 8 * totals[0].total > 0
         ends = [*(total.total for total in totals[1:]), totals[-1].total * (1.5 if wide else 1.1)]
         series = []
-        for index, name in enumerate(_names(result)):
+        for index, name in enumerate(runnable(result)):
             pieces = [(total.total, end, total.means.get(name)) for total, end in zip(totals, ends, strict=True)]
-            places = _places(index, len(_names(result)), (totals[0].total, ends[-1]), wide)
+            places = _places(index, len(runnable(result)), (totals[0].total, ends[-1]), wide)
             series += _with_marks(name, pieces, index, [_mark(low, high, places) for low, high, _ in pieces])
         panels.append(Panel("", "lines", ChartAxis(AXES[axis], unit_of(axis), log=wide),
                             ChartAxis(metric_words(result, totals[0].split)), series, marked=False))  # fmt: skip

@@ -76,10 +76,11 @@ def bench(
     from edgefl.commands.bench.chart import charts_of_bench
     from edgefl.commands.bench.priced_fleets import price_fleets, reference_cells
     from edgefl.commands.bench.suite_folder import RUNS, TRIALS, failure, suite_folder, write_answer
-    from edgefl.commands.bench.trained_runs import player, train_runs
+    from edgefl.commands.bench.trained_runs import train_runs
     from edgefl.commands.bench.variants import check_variants, tune_variants
     from edgefl.commands.bench.winners import answer_of
     from edgefl.commands.tune.draws import optuna
+    from edgefl.commands.tune.trial_run import player
     from edgefl.drawing.figures import SWEEP_FORMS, check_figure, draw_figure
     from edgefl.scenario.suite import read_suite
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from edgefl.commands.bench.admissions import Level, Works, content_of, levels_of, works_of
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
-from edgefl.planning.setup import Setup
 from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.labels import folder_name
@@ -73,16 +72,29 @@ def price_fleets(
     """The fleets with their cells, and by variant the amounts of the budget from which a client can do more."""
     on_message, budget = messages(on_progress), suite.options.budget
     runnable = [variant for variant in variants if variant.refused is None]
-    works: dict[tuple[str, int], Works] = {}
-    for seed in suite.seeds:
-        for variant in runnable if budget is not None else ():
-            scenario = replace(variant.scenario, seed=seed)
-            setup = compose(scenario, on_message)
-            works[variant.name, seed] = works_of(scenario, setup, predictor_of(scenario), budget)
+
+    def price(scenario: Scenario) -> Works:
+        return works_of(scenario, compose(scenario, on_message), predictor_of(scenario), budget)
+
     if budget is None:
+
+        def under_condition(_: str, scenario: Scenario) -> tuple[Works, Fleet]:
+            works = price(scenario)
+            return works, works.setup.fleet
+
         conditions = suite.options.conditions or {suite.name: {}}
-        return [FleetCells(name, _of_condition(suite, runnable, name, fields, on_progress))
+        return [FleetCells(name, _cells(suite, runnable, "conditions", fields, under_condition))
                 for name, fields in conditions.items()], {}  # fmt: skip
+    works = {
+        (variant.name, seed): price(replace(variant.scenario, seed=seed))
+        for seed in suite.seeds
+        for variant in runnable
+    }
+
+    def on_fleet(variant: str, scenario: Scenario) -> tuple[Works, Fleet]:
+        of = works[variant, scenario.seed]
+        return of, Fleet.draw(scenario.fleet, len(of.setup.client_group), scenario.seed)
+
     needs = {
         variant.name: sorted({amount for seed in suite.seeds for amount in works[variant.name, seed].needs})
         for variant in runnable
@@ -91,7 +103,7 @@ def price_fleets(
     for share in suite.options.small:
         for level in levels_of(needs, budget, suite.options.at):
             label = fleet_label(budget, share, level)
-            cells = _on_fleet(suite, runnable, works, share, level)
+            cells = _cells(suite, runnable, "budget", suite.budget_fields(share, level.amount), on_fleet)
             before = fleets[-1] if fleets else None
             if (
                 before is not None
@@ -131,37 +143,23 @@ def _has_same_cells(first: Mapping[str, Sequence[BenchCell]], second: Mapping[st
     return all(a.key == b.key for name in first for a, b in zip(first[name], second[name], strict=True))
 
 
-def _on_fleet(
-    suite: Suite, variants: Sequence[Variant], works: Mapping[tuple[str, int], Works], share: float, level: Level
+def _cells(
+    suite: Suite,
+    variants: Sequence[Variant],
+    section: str,
+    fields: Mapping[str, Any],
+    priced: Callable[[str, Scenario], tuple[Works, Fleet]],
 ) -> dict[str, list[BenchCell]]:
-    """The cells of a fleet by variant, one for each seed."""
-    cells: dict[str, list[BenchCell]] = {}
-    fields = suite.budget_fields(share, level.amount)
-    for variant in variants:
-        on_fleet = suite.with_fields(variant.scenario, "budget", fields)
-        cells[variant.name] = []
-        for seed in suite.seeds:
-            of = works[variant.name, seed]
-            fleet = Fleet.draw(on_fleet.fleet, len(of.setup.client_group), seed)
-            cells[variant.name].append(
-                BenchCell(variant.name, seed, replace(on_fleet, seed=seed), of.key(fleet), of.eligible(fleet))
-            )
-    return cells
+    """The cells by variant with these fields of the suite's ``section``, one for each seed.
 
-
-def _of_condition(
-    suite: Suite, variants: Sequence[Variant], name: str, fields: Mapping[str, Any], on_progress: OnProgress
-) -> dict[str, list[BenchCell]]:
-    """The cells of a condition by variant, one for each seed."""
+    ``priced`` has the works and the fleet of a variant's scenario.
+    """
     cells: dict[str, list[BenchCell]] = {}
     for variant in variants:
-        there = suite.with_fields(variant.scenario, "conditions", fields)
+        there = suite.with_fields(variant.scenario, section, fields)
         cells[variant.name] = []
         for seed in suite.seeds:
             scenario = replace(there, seed=seed)
-            setup: Setup = compose(scenario, messages(on_progress))
-            of = works_of(scenario, setup, predictor_of(scenario), None)
-            cells[variant.name].append(
-                BenchCell(variant.name, seed, scenario, of.key(setup.fleet), of.eligible(setup.fleet))
-            )
+            works, fleet = priced(variant.name, scenario)
+            cells[variant.name].append(BenchCell(variant.name, seed, scenario, works.key(fleet), works.eligible(fleet)))
     return cells

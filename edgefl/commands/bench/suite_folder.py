@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgefl.commands.bench.answer import BenchAnswer
-from edgefl.commands.bench.page import write_bench_page
-from edgefl.commands.bench.table import bench_csv
+from edgefl.commands.bench.chart import charts_of_bench
+from edgefl.commands.bench.table import BenchSection, answer, bench_csv, heading, sections, told_runs
+from edgefl.drawing.page.charts_shown import ChartTable, PageCharts
+from edgefl.drawing.page.page import MOST_ROWS, Benched, page_text
 from edgefl.errors import RunError
-from edgefl.runs.durable import lock_folder, replace_file, writing
+from edgefl.runs.durable import lock_folder, replace_file, write_output, writing
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario.document import write
 from edgefl.scenario.suite import Suite
@@ -57,6 +59,25 @@ def write_answer(result: BenchAnswer, folder: Path) -> None:
     replace_file(folder / ANSWER, json_text(result.to_data()))
     replace_file(folder / "bench.csv", bench_csv(result).encode())
     write_bench_page(result, folder / "bench.html")
+
+
+def write_bench_page(result: BenchAnswer, path: Path) -> None:
+    """Write the answer of a bench, its staircase first.  Raises RunError if the file can't be written."""
+    figures = PageCharts(MOST_ROWS, ": bench.csv has all.")
+    first, *others = charts_of_bench(result)
+    bench = Benched(
+        figures.figure(first, "answer"), [*answer(result), told_runs(result)],
+        figures.group("more", "All variants, and totals", others), [_of_section(each) for each in sections(result)],
+    )  # fmt: skip
+    write_output(path, page_text(heading(result), figures, bench=bench))
+
+
+def _of_section(section: BenchSection) -> ChartTable:
+    """A table of the console as one of the page."""
+    columns = section.table.columns
+    cells = [[str(cell) for cell in column.cells] for column in columns]
+    titles = [(str(column.header).replace("\n", " "), column.justify == "right") for column in columns]
+    return ChartTable(section.title, titles, list(zip(*cells, strict=True)), section.note, open=True)
 
 
 def failure(result: BenchAnswer, folder: Path) -> RunError:

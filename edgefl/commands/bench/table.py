@@ -175,12 +175,11 @@ def answer(result: BenchAnswer) -> list[str]:
         return sentences
     noun, show = budget_named(result.budget).noun, shows(result)
     for words, fleets in by_share(result):
-        places = []
-        for winner, group in groupby(fleets, key=lambda fleet: fleet.winner):
-            first, *rest = group
-            last = rest[-1] if rest else first
-            if winner is not None and first.low is not UNSET and last.high is not UNSET:
-                places.append(f"{winner} ({_between(first.low, last.high, show)})")
+        places = [
+            f"{winner} ({_between(first.low, last.high, show)})"
+            for winner, first, last in best_stretches(fleets)
+            if first.low is not UNSET and last.high is not UNSET
+        ]
         sentences.append(f"Where {words}, the best by their {noun} is {', '.join(places)}." if places else
                          f"Where {words}, no variant is shown to be best.")  # fmt: skip
     return sentences
@@ -196,13 +195,18 @@ def best_stretches(fleets: Sequence[BenchFleet]) -> list[tuple[str, BenchFleet, 
     return found
 
 
+def runnable(result: BenchAnswer) -> list[str]:
+    """The variants that can be run."""
+    return [variant.variant for variant in result.variants if variant.refused is UNSET]
+
+
 def told_variants(result: BenchAnswer, fleets: Sequence[BenchFleet]) -> list[str]:
     """Variants that a figure of few lines shows, in the suite's order.
 
     They are those that are shown to be best somewhere, or else those that lead a tie, and the first of the suite.
     """
     best = {fleet.winner for fleet in fleets} - {None} or {next(iter(fleet.tied), None) for fleet in fleets}
-    names = [variant.variant for variant in result.variants if variant.refused is UNSET]
+    names = runnable(result)
     return [name for name in names if name in best or name == names[0]]
 
 
@@ -319,8 +323,7 @@ def _matrix(
     result: BenchAnswer, title: str, cell: Callable[[BenchRow], str], *, but: BenchFleet | None = None
 ) -> BenchSection:
     """A row for each fleet ``but`` one, and a column for each variant that can be run."""
-    places = _places(result)
-    names = [variant.variant for variant in result.variants if variant.refused is UNSET]
+    places, names = _places(result), runnable(result)
     table = new_table(*places, *names, left=range(len(places)))
 
     def cells(fleet: BenchFleet) -> list[str]:
@@ -402,7 +405,7 @@ def median_cost(values: Sequence[float | None]) -> float | None:
 
 
 def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
-    names = [variant.variant for variant in result.variants if variant.refused is UNSET]
+    names = runnable(result)
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):
         rows = list(each)
         noun, show = AXES[axis], field_formatter(axis)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from edgefl.cells.cells import kept_workers
 from edgefl.cells.run_scenario import Executors, run_undrawn
 from edgefl.cells.workers import Cell
 from edgefl.commands.bench.priced_fleets import FleetCells
-from edgefl.commands.tune.batches import Run
-from edgefl.commands.tune.trial_run import Advance, advance_run
+from edgefl.commands.tune.trial_run import Run
 from edgefl.errors import DivergedError, text_of
 from edgefl.runs import is_run, read_run
 from edgefl.runs.folders import check_finished
@@ -27,17 +24,9 @@ class RunToTrain(NamedTuple):
     label: str
     scenario: Scenario
 
-
-@contextmanager
-def player(jobs: int, on_progress: OnProgress) -> Iterator[Run]:
-    """What plays trials and runs until the end: one after the other in this process, or ``jobs`` of them in others."""
-    with ExitStack() as held:
-        executors = Executors(held)
-
-        def here(argument: Advance | RunToTrain, on_event: OnProgress) -> Any:
-            return _play_cell(argument, executors, on_event)
-
-        yield held.enter_context(kept_workers(here if jobs == 1 else _in_worker, jobs, on_progress))
+    def play(self, executors: Executors, on_progress: OnProgress) -> None:
+        """Play the whole run."""
+        run_undrawn(self.folder, self.label, self.scenario, executors, on_progress)
 
 
 def train_runs(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: OnProgress) -> dict[str, str]:
@@ -64,17 +53,3 @@ def _has_finished_run(folder: Path) -> bool:
         return False
     check_finished(folder)
     return True
-
-
-def _in_worker(argument: Advance | RunToTrain, on_progress: OnProgress) -> Any:
-    """``_play_cell`` in a worker process."""
-    with ExitStack() as stack:
-        return _play_cell(argument, Executors(stack), on_progress)
-
-
-def _play_cell(argument: Advance | RunToTrain, executors: Executors, on_progress: OnProgress) -> Any:
-    """Play a trial's rounds, or a whole run."""
-    if isinstance(argument, Advance):
-        return advance_run(argument, executors, on_progress)
-    run_undrawn(argument.folder, argument.label, argument.scenario, executors, on_progress)
-    return None

@@ -11,7 +11,7 @@ from edgefl.cells.needs import check
 from edgefl.commands.bench.admissions import content_of
 from edgefl.commands.bench.priced_fleets import run_folder
 from edgefl.commands.tune.answer import Tuning
-from edgefl.commands.tune.batches import Run
+from edgefl.commands.tune.trial_run import Run
 from edgefl.commands.tune.tune_scenario import metric_of, tune_scenario
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.runs.progress import OnProgress, messages

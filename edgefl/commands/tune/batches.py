@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -13,11 +13,11 @@ import numpy as np
 
 from edgefl import registry
 from edgefl.cells.needs import check
-from edgefl.cells.workers import Cell, Outcome
+from edgefl.cells.workers import Cell
 from edgefl.commands.tune.answer import Widening
 from edgefl.commands.tune.draws import distributions, draw_settings, number_at
 from edgefl.commands.tune.halving import batches_of, going_on, pad_rungs
-from edgefl.commands.tune.trial_run import Advance, Reached
+from edgefl.commands.tune.trial_run import Advance, Reached, Run
 from edgefl.commands.tune.trial_store import TRIALS, Ended, StoredTrial, TrialStore, mean_of
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.workload import binding_counts, stage_eligibility, workload_of
@@ -35,9 +35,6 @@ MOST_ASKED = 2
 
 A choice, not measured: with more, a search whose budgets admit next to nothing prices settings without end.
 """
-
-Run = Callable[[Sequence[Cell]], Sequence[Outcome]]
-"""Plays a list of cells."""
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 from edgefl import RUN_FORMAT, registry
-from edgefl.cells.cells import kept_workers
 from edgefl.cells.fingerprint import fixed_part
 from edgefl.cells.needs import check, written_metrics
-from edgefl.cells.run_scenario import Executors
 from edgefl.commands.tune.answer import Tuning
-from edgefl.commands.tune.batches import Run, TrialTask, TuneSearch
+from edgefl.commands.tune.batches import TrialTask, TuneSearch
 from edgefl.commands.tune.best_settings import SPLIT, answer_of
 from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of
-from edgefl.commands.tune.trial_run import Advance, Reached, advance_run, in_worker
+from edgefl.commands.tune.trial_run import Run, player
 from edgefl.commands.tune.trial_store import TrialStore
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning.setup import Setup
@@ -49,7 +47,6 @@ def tune_scenario(
     for name, value in (("trials", trials), ("seeds", seeds)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise RunError(f"{name} must be 1 or more, not {value!r:.40}")
-    optuna()
     on_progress("prepare", {"what": f"preparing {scenario.name}"})
     told = _task(scenario, metric, seeds, on_progress)
     made_of = {
@@ -63,15 +60,8 @@ def tune_scenario(
         store = TrialStore(optuna(), folder, made_of, lower=told.lower)  # which locks the folder, too
     on_progress("cells", {"folder": str(folder), "of": trials * seeds})
     search = TuneSearch(told, list(space), trials, store, on_progress)
-    with ExitStack() as stack:
-        executors = Executors(stack)
-
-        def here(argument: Advance, on_event: OnProgress) -> Reached:
-            return advance_run(argument, executors, on_event)
-
-        if run is None:
-            run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
-        search.run(run)
+    with player(jobs, on_progress) if run is None else nullcontext(run) as play:
+        search.run(play)
     result = answer_of(search)
     replace_file(folder / "tune.json", json_text(result.to_data()))
     replace_file(folder / "best.yaml", result.best.yaml.encode())

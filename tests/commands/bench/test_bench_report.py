@@ -9,7 +9,6 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,9 +18,9 @@ import pytest
 from drawn_bench import MIB, NEEDS, drawn_bench
 from hostile_names import TEXT, harmful
 
-from edgefl.commands.bench.answer import BenchAnswer, BenchCost
-from edgefl.commands.bench.chart import charts_of_bench, staircase, step_corners, times_lowest
-from edgefl.commands.bench.page import write_bench_page
+from edgefl.commands.bench.answer import BenchAnswer
+from edgefl.commands.bench.chart import charts_of_bench, staircase, step_corners
+from edgefl.commands.bench.suite_folder import write_bench_page
 from edgefl.commands.bench.table import answer, bench_csv, interval, median_cost, print_bench, sections
 from edgefl.commands.bench.winners import best_beyond_chance
 from edgefl.drawing.charts.chart import Chart, Panel, Series
@@ -267,7 +266,7 @@ def test_level_pieces_that_dont_touch_have_a_gap() -> None:
     )  # fmt: skip
 
 
-def test_without_a_budget_scores_and_what_is_kept_are_bars() -> None:
+def test_without_a_budget_scores_are_bars() -> None:
     result = drawn_bench(names=("a", "b"), conditions=("none", "crash", "noise"), seeds=3)
     found = charts(result)
     assert next(iter(found)) == "scores" and not {"staircase", "staircase-of-all"} & found.keys()
@@ -277,36 +276,6 @@ def test_without_a_budget_scores_and_what_is_kept_are_bars() -> None:
         assert [high - low for high, low in zip(series.high, series.low, strict=True)] == pytest.approx(
             [2 * row.half_width for row in rows]
         )
-    for series in found["kept"].panels[0].series:
-        assert list(series.x) == ["crash", "noise"] and list(series.y) == pytest.approx([0.9, 0.81])
-
-
-def test_bars_of_ranks_are_the_intervals_over_the_seeds(memory: BenchAnswer) -> None:
-    (panel,) = charts(memory)["ranks"].panels
-    bars, points = panel.series
-    assert memory.ranks is not None
-    assert dict(zip(points.y, points.x, strict=True)) == memory.ranks.ranks
-    for name, base, size in zip(bars.y, bars.base, bars.x, strict=True):
-        assert base + size / 2 == pytest.approx(memory.ranks.ranks[name])
-        assert size / 2 == pytest.approx(memory.ranks.half_widths[name])
-
-
-def test_the_profile_is_that_of_dolan_and_more(memory: BenchAnswer) -> None:
-    def cost(fleet: str, variant: str, seconds: list[float | None]) -> BenchCost:
-        return BenchCost(fleet=fleet, variant=variant, reached=0, seeds=4, virtual_seconds=seconds, bytes=seconds,
-                         energy_joules=[0.0] * 4)  # fmt: skip
-
-    result = replace(memory, variants=memory.variants[:2], costs=[
-        cost("f", "end-to-end", [2.0, 3.0, None, None]), cost("f", "layer-wise", [1.0, 6.0, 5.0, None]),
-    ])  # fmt: skip
-    assert times_lowest(result, "virtual_seconds") == (
-        {"end-to-end": [2.0, 1.0, inf], "layer-wise": [1.0, 2.0, 1.0]}, 1,
-    )  # fmt: skip
-    assert times_lowest(result, "energy_joules") == ({"end-to-end": [1.0] * 4, "layer-wise": [1.0] * 4}, 0)
-    chart = charts(result)["costs-to-target"]
-    first, second = (line(chart.panels[0], name) for name in ("end-to-end", "layer-wise"))
-    assert [height(first, place) for place in (1.01, 1.99, 2.01)] == pytest.approx([1 / 3, 1 / 3, 2 / 3])
-    assert [height(second, place) for place in (1.01, 1.99, 2.01)] == pytest.approx([2 / 3, 2 / 3, 1.0])
 
 
 def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: BenchAnswer) -> None:
@@ -333,7 +302,7 @@ def test_the_staircase_can_be_a_file_of_every_form(form: str, begins: bytes, tmp
 
 def test_with_one_seed_every_figure_can_be_drawn(tmp_path: Path) -> None:
     figures = charts(drawn_bench(names=("a", "b"), shares=(1.0,), seeds=1))
-    assert list(figures) == ["staircase", "staircase-of-all", "ranks", "costs-to-target", "within-totals"]
+    assert list(figures) == ["staircase", "staircase-of-all", "within-totals"]
     for name, chart in figures.items():
         draw_figure(chart, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
