@@ -24,7 +24,7 @@ EVERYBODY, NOBODY = "everybody", "nobody"
 Coalition = frozenset[str]
 
 
-def coalitions(players: Sequence[str], kinds: Sequence[str] = ()) -> dict[str, Coalition]:
+def coalitions(players: Sequence[str], kinds: Sequence[str]) -> dict[str, Coalition]:
     """Every subset of the players by who takes part, the largest first: everybody, ``image+text``, ..., nobody.
 
     Those of ``kinds`` that are no players always take part.
@@ -32,7 +32,7 @@ def coalitions(players: Sequence[str], kinds: Sequence[str] = ()) -> dict[str, C
     by_name: dict[str, Coalition] = {}
     for size in range(len(players), -1, -1):
         for members in combinations(players, size):
-            present = "+".join(kind for kind in kinds or players if kind in members or kind not in players)
+            present = "+".join(kind for kind in kinds if kind in members or kind not in players)
             by_name[EVERYBODY if size == len(players) else present or NOBODY] = frozenset(members)
     return by_name
 
@@ -152,27 +152,16 @@ def values_of(
     ``lost`` is the value of all kinds minus that of all others; ``alone`` that of the kind alone minus that of none.
     """
     subsets = coalitions(players, present)
-    measures = ("shapley", "lost", "alone")
-    rows = []
+    everyone, rows = subsets[EVERYBODY], []
     for kinds, name in metrics_of(next(iter(runs.values()))[EVERYBODY], metric, alike):
         kind = kinds[0]
-        scores: dict[str, list[float]] = {label: [] for label in subsets}
-        by_player: dict[str, dict[str, list[float]]] = {
-            player: {measure: [] for measure in measures} for player in players
-        }
-        for seed_runs in runs.values():
-            value = {
-                coalition: _number(metric_value(seed_runs[label].result.metrics, f"{kind}.{name}"))
-                for label, coalition in subsets.items()
-            }
-            for label, coalition in subsets.items():
-                scores[label].append(value[coalition])
-            everyone = subsets[EVERYBODY]
-            for player, worth in shapley(value, players).items():
-                alone = frozenset([player])
-                by_player[player]["shapley"].append(worth)
-                by_player[player]["lost"].append(value[everyone] - value[everyone - alone])
-                by_player[player]["alone"].append(value[alone] - value[frozenset()])
+        by_seed = [
+            {members: _number(metric_value(of[label].result.metrics, f"{kind}.{name}"))
+             for label, members in subsets.items()}
+            for of in runs.values()
+        ]  # fmt: skip
+        worth = [shapley(value, players) for value in by_seed]
+        scores = {label: [value[members] for value in by_seed] for label, members in subsets.items()}
         rows.append(
             ValuedMetric(
                 kind=kind,
@@ -180,7 +169,14 @@ def values_of(
                 metric=name,
                 values={label: fmean(values) for label, values in scores.items()},
                 values_std={label: _spread(values) for label, values in scores.items()},
-                players={player: _worth(**measured) for player, measured in by_player.items()},
+                players={
+                    player: _worth(
+                        [of[player] for of in worth],
+                        [value[everyone] - value[everyone - {player}] for value in by_seed],
+                        [value[frozenset([player])] - value[frozenset()] for value in by_seed],
+                    )
+                    for player in players
+                },
             )
         )
     split = next(iter(runs.values()))[EVERYBODY].settings.evaluation.final

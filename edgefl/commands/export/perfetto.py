@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
@@ -205,10 +205,6 @@ def names(clients: Mapping[int, TracedFlight]) -> Iterator[Event]:
     for client, flight in sorted(clients.items()):
         tracks.append((CLIENTS, client + 1, f"client {client}: {flight.kind}, {flight.device}"))
         tracks.append((LINKS, client + 1, f"client {client}: {flight.link}"))
-    yield from _tracks(tracks)
-
-
-def _tracks(tracks: Iterable[tuple[int, int, str]]) -> Iterator[Event]:
     for pid, tid, name in tracks:
         yield _metadata("thread_name", pid, tid, {"name": name})
         yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})

@@ -165,9 +165,9 @@ class Fit(OfScenario):
         return all(kind.fits or kind.solutions for kind in self.kinds.values() if kind.rounds)
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.fit.page import fit_page
+        from edgefl.commands.fit.table import fit_html
 
-        return fit_page(self)
+        return fit_html(self)
 
 
 class InterruptedFit(Fit):

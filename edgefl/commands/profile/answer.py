@@ -493,6 +493,6 @@ class Profile(Tables, OfScenario):
         return int(self.against is not UNSET and self.against.grew)
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.profile.page import profile_page
+        from edgefl.commands.profile.table import profile_html
 
-        return profile_page(self)
+        return profile_html(self)

@@ -99,9 +99,8 @@ def profile(
     from edgefl.commands.profile.chart import stages_chart
     from edgefl.commands.profile.client_rounds import shown_works, tables_of
     from edgefl.commands.profile.combinations import planners_of
-    from edgefl.commands.profile.peak_moment import trace_peak
     from edgefl.commands.profile.profile_options import ProfileOptions
-    from edgefl.commands.profile.timeline_chart import memory_timeline
+    from edgefl.commands.profile.timeline import memory_timeline, trace_peak
     from edgefl.devices.browsing import seconds_within
     from edgefl.drawing.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.planning.subjects import check_stage_and_kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import psutil
@@ -16,9 +15,8 @@ from edgefl.devices import Device
 from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
-from edgefl.planning.planner import Planner
 from edgefl.planning.subjects import Subject, largest_works
-from edgefl.records.record import UNSET
+from edgefl.records.record import UNSET, copy_fields
 from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.schedules import Stage
 from edgefl.setup.compose import Given, planner_of, scenario_of
@@ -49,7 +47,6 @@ class _Case:
 
 def measure(
     scenario: Given,
-    overrides: Sequence[str] = (),
     *,
     kind: str | None = None,
     stage: int | None = None,
@@ -65,40 +62,32 @@ def measure(
     Raises ScenarioError, before any work is run, for works that exceed this machine's free memory, and for a stage that
     doesn't exist; UnknownName for an unknown kind.
     """
-    whole = scenario_of(scenario, overrides)
-
-    on_message = messages(on_progress)
-
-    planner = planner_of(whole, on_progress)
-    device = device_of(whole.executor.devices[0])
+    whole, on_message = scenario_of(scenario, ()), messages(on_progress)
+    planner, device = planner_of(whole, on_progress), device_of(whole.executor.devices[0])
     cases = []
-    for case in _cases(planner, kind, stage, on_message):
-        _check(case, device)
-        cases.append(case)
-    machine = None
+    for subject, offered, work, source in largest_works(planner, kind, stage):
+        on_message(f"predicting {subject.kind} at stage {offered.index}")
+        cases.append(_Case(subject, offered, work, source, planner.predictor.trace(work, source)))
+        _check(cases[-1], device)
+    machine, rates = None, None
     if device.type == "cpu":
         on_message("calibrating this machine")
         machine = calibrate_here(calibration_seconds)
+        rates = CalibratedMachine(**copy_fields(CalibratedMachine, machine))
     rows = []
     for case in cases:
-        rows.append(_row(case, _observe_case(case, device, on_message), machine))
-    return Measurements(device=_device_name(device), machine=_machine(machine), rows=rows)
+        told = messages(on_progress, f"{case.where}: ")
+        seen = run_observed(shorten_passes(case.work), case.source, device, told)
+        rows.append(_row(case, seen, machine))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return Measurements(device=name, machine=rates, rows=rows)
 
 
 def count(
-    scenario: Given,
-    overrides: Sequence[str] = (),
-    *,
-    kind: str | None = None,
-    stage: int | None = None,
-    on_progress: OnProgress = silent,
+    scenario: Given, *, kind: str | None = None, stage: int | None = None, on_progress: OnProgress = silent
 ) -> list[CountedRow]:
     """Forward MACs of one sample by the meter and by fvcore, for each kind and stage, by part of the model."""
-    whole = scenario_of(scenario, overrides)
-
-    on_message = messages(on_progress)
-
-    planner = planner_of(whole, on_progress)
+    planner, on_message = planner_of(scenario_of(scenario, ()), on_progress), messages(on_progress)
     rows = []
     for subject, offered, work, source in largest_works(planner, kind, stage):
         client_kind = subject.kind
@@ -121,18 +110,6 @@ def count(
             )
         )
     return rows
-
-
-def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
-    for subject, offered, work, source in largest_works(planner, kind, stage):
-        on_message(f"predicting {subject.kind} at stage {offered.index}")
-        yield _Case(subject, offered, work, source, planner.predictor.trace(work, source))
-
-
-def _observe_case(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
-    return run_observed(
-        shorten_passes(case.work), case.source, device, lambda what: on_message(f"{case.where}: {what}")
-    )
 
 
 def _check(case: _Case, device: torch.device) -> None:
@@ -196,17 +173,3 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> MeasuredRow:
 def _flops(trace: StepTrace) -> int:
     """Forward and backward FLOPs, summed over one step of each of the work's kinds of steps."""
     return sum(step.forward_flops + step.backward_flops for step in trace.steps.values())
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _machine(machine: Device | None) -> CalibratedMachine | None:
-    if machine is None:
-        return None
-    return CalibratedMachine(
-        flops_per_second=machine.flops_per_second,
-        memory_bytes_per_second=machine.memory_bytes_per_second,
-        seconds_per_operator=machine.seconds_per_operator,
-    )

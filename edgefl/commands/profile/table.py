@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import tempfile
+from pathlib import Path
 
-from edgefl.commands.profile.against_table import print_cost_difference
-from edgefl.commands.profile.answer import Profile
+from rich.console import Console
+from rich.text import Text
+
+from edgefl.commands.profile.answer import CostDifference, Profile
+from edgefl.commands.profile.chart import stages_chart
 from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.measured_table import print_counts, print_measured
-from edgefl.commands.profile.rounds_table import print_profile
-from edgefl.drawing.text_tables import records_csv, screen
+from edgefl.commands.profile.rounds_table import operations, print_profile
+from edgefl.drawing.figures import draw_figure
+from edgefl.drawing.text_tables import field_formatter, format_counts, new_table, print_section, records_csv, screen
+from edgefl.html import picture, table
 from edgefl.records.record import UNSET
 from edgefl.terminal import say
+from edgefl.units import show_bytes, show_seconds
 
 
 def print_answer(result: Profile, console: Console | None = None, *, full: bool = False) -> None:
@@ -35,3 +42,59 @@ def profile_csv(result: Profile) -> str:
         say("CSV has the predicted rows alone: --as json has the rest")
     parts = {label: part.rows if part.clients is UNSET else part.clients for label, part in result.parts.items()}
     return records_csv(parts, "combination" if result.combinations else "")
+
+
+# --- what changed since an earlier profile ----------------------------------------------------------------------------
+
+
+def _amount(name: str, value: float) -> str:
+    return (operations if "macs" in name else field_formatter(name))(value)
+
+
+def print_cost_difference(result: CostDifference, console: Console | None = None) -> None:
+    """Print what ``--against`` found: changed figures (``<<`` marks too much growth), removed and added rows."""
+    console = console or screen()
+    limit = f"{100 * result.fail_above:g} %"
+    if result.changed:
+        changed = new_table("", "figure", "old", "new", "change", "", left=(0, 1))
+        for figure in result.changed:
+            growth = "from 0" if figure.growth is None else f"{100 * figure.growth:+.3g} %"
+            changed.add_row(figure.where, figure.figure, _amount(figure.figure, figure.old),
+                          _amount(figure.figure, figure.new), growth, "<<" if figure.grew else "")  # fmt: skip
+        print_section(console, "Changed figures", changed)
+    for word, rows in (("removed", result.removed), ("added", result.added)):
+        for where in rows:
+            console.print(Text(f"{word}: {where}"))
+    grew = sum(figure.grew for figure in result.changed)
+    compared = format_counts({"figures": result.figures, "changed": len(result.changed)})
+    console.print(Text(f"{compared}, grown by more than {limit}: {grew}"))
+
+
+# --- in a notebook ----------------------------------------------------------------------------------------------------
+
+
+def profile_html(profile: Profile) -> str:
+    """A profile in a notebook: a table of each combination's rows, and the figure of its stages."""
+    parts = []
+    for label, part in profile.parts.items():
+        rows = [
+            {
+                "stage": row.stage_and_part,
+                "kind": row.kind,
+                "device": row.device,
+                "rounds": str(row.rounds),
+                "peak memory": show_bytes(row.peak_memory_bytes),
+                "GFLOP": f"{row.flops / 1e9:.4g}",
+                "down": show_bytes(row.download_bytes),
+                "up": show_bytes(row.upload_bytes),
+                "time": show_seconds(row.virtual_seconds),
+                "energy, J": f"{row.energy_joules:.4g}",
+            }
+            for row in part.rows
+        ]
+        parts.append(table(f"A client's round{f', {label}' if profile.combinations else ''}", rows))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stages.png"
+        draw_figure(stages_chart(profile.parts), path)
+        parts.append(picture(path.read_bytes(), "peak memory, MACs and traffic of a client's round by stage"))
+    return "".join(parts)

@@ -21,7 +21,7 @@ from scipy import stats
 
 import edgefl
 from edgefl import units
-from edgefl.commands.profile.timeline_chart import memory_timeline
+from edgefl.commands.profile.timeline import memory_timeline
 from edgefl.commands.sweep.chart import sweep_chart
 from edgefl.console import main
 from edgefl.devices.budgets import BUDGETS, Budget, colour_of

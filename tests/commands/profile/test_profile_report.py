@@ -22,7 +22,7 @@ from edgefl.commands.profile.answer import Profile, ProfileRow
 from edgefl.commands.profile.chart import stages_chart
 from edgefl.commands.profile.rounds_table import print_profile
 from edgefl.commands.profile.table import profile_csv
-from edgefl.commands.profile.timeline_chart import memory_timeline
+from edgefl.commands.profile.timeline import memory_timeline
 from edgefl.drawing.figures import check_figure, draw_figure
 from edgefl.drawing.text_tables import flat
 from edgefl.errors import RunError
