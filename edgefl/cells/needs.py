@@ -23,9 +23,8 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
-from edgefl.records.rounds import MEAN, with_means
-from edgefl.results.facts import Fitting, nobody_fits
-from edgefl.runs.trackers import check_tracker
+from edgefl.records.metrics import MEAN, with_means
+from edgefl.results.fitting import Fitting, nobody_fits
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.training import Executor, ProcessExecutor
@@ -45,7 +44,10 @@ def check(
     a metric to follow that the evaluation lacks, weights that are missing or belong to another model, updates that
     neither the memory nor the disk of the run's ``folder`` holds, and works without a price (``check_steps``).
     """
-    check_tracker(scenario.tracker.name, folder)
+    if scenario.tracker.name != "none":
+        from edgefl.runs.trackers import check_tracker  # which imports all records
+
+        check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         check_steps(scenario, setup, brief=brief)

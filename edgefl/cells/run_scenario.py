@@ -22,7 +22,8 @@ from edgefl.cells.workers import Cell
 from edgefl.data import Federation
 from edgefl.drawing.charts import draw_curves
 from edgefl.errors import DataError, DivergedError, RunError
-from edgefl.records.rounds import Round, best_metrics
+from edgefl.records.metrics import best_metrics
+from edgefl.records.rounds import Round
 from edgefl.results.facts import evaluation_of
 from edgefl.runs import RunDirectory, is_comparison, is_run, read_run
 from edgefl.runs.environment import environment

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from edgefl import terminal, units
 from edgefl.drawing.text_tables import score, screen, title_of
 from edgefl.errors import visible
-from edgefl.records.reading import from_data
-from edgefl.records.record import UNSET, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import SHORT, EarlyStop, Metrics, Round, RoundCourse, RoundTimes, ServerWorkRecord, split_of
-from edgefl.results.facts import own_metrics
+from edgefl.records.metrics import SHORT, own_metrics, split_of
+
+if TYPE_CHECKING:
+    from edgefl.console.told import ToldCell, ToldRound
 
 TRAINING_SHARE = 0.9
 """Share of a round that its clients' training counts for; the rest is aggregation and evaluation.
@@ -31,29 +31,6 @@ NARROW = 80
 PAUSE = 15.0
 """Wall time in seconds without a line after which plain text tells of a round under way: short rounds have no line but
 their own, and a log of long ones shows that they are under way."""
-
-
-@part_of(Round)
-class ToldRound(RoundCourse, RoundTimes):
-    """What is told of a finished round."""
-
-    selected: Clients
-    finished: Flights
-    server_works: Sequence[ServerWorkRecord]
-    metrics: Metrics
-    stopped: EarlyStop | Maybe | None = UNSET
-
-
-class ToldCell(Record):
-    """What is told of combinations side by side: the one that something is said of, and all that are under way."""
-
-    label: str
-    status: str
-    started: bool
-    done: int | None
-    of: int
-    share: float
-    running: Mapping[str, str]
 
 
 class ProgressDisplay:
@@ -88,7 +65,9 @@ class ProgressDisplay:
         elif event == "cells":
             self.folder = facts["folder"]
         elif event == "cell":
-            cell = from_data(ToldCell, facts, "an event")
+            from edgefl.console.told import read_cell
+
+            cell = read_cell(facts)
             before = self.cells.share if self.cells else 0.0
             if before == 1:  # all have ended: this is the first of the command's next ones
                 self._from, before = None, 0.0
@@ -105,7 +84,9 @@ class ProgressDisplay:
         elif event == "scored":
             self.scored = f"{facts['done']} of {facts['of']} clients evaluated"
         elif event == "record":
-            self.record = record = from_data(ToldRound, facts, "a round's record")
+            from edgefl.console.told import read_round  # few commands play rounds, and their records import slowly
+
+            self.record = record = read_round(facts)
             self.round = record.round
             if record.stopped:
                 self.rounds = self.round  # it has ended early

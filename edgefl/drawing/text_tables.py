@@ -21,8 +21,8 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.errors import visible
+from edgefl.records.metrics import METRICS
 from edgefl.records.record import UNSET, Maybe, Record
-from edgefl.records.rounds import METRICS
 
 WIDTH, MOST_WIDTH = 100, 120
 """Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""

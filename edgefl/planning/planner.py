@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, ExchangeCost, Traffic, compute_cost, exchange_cost, traffic
 from edgefl.cost.phases import Phases, numbers_of
@@ -23,7 +23,6 @@ from edgefl.errors import MethodError
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import activations_address, travelling
-from edgefl.records.clients import ExchangeRecord
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import KEEP, Stage
 from edgefl.units import show_bytes
@@ -31,6 +30,9 @@ from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Wo
 from edgefl.work.description import Scalar
 from edgefl.work.halves import ArrivingBatches, halves
 from edgefl.work.optimizer.learning_rates import at_stage
+
+if TYPE_CHECKING:
+    from edgefl.records.clients import ExchangeRecord
 
 Start = tuple[str, Hashable, int, tuple[str, ...]]
 """Kind, variant, stage index and stale copies of a client, which decide the values that it starts a round from."""
@@ -123,6 +125,8 @@ def exchange_record(exchange: ExchangeCost | None) -> ExchangeRecord | Maybe:
     """What a client exchanges, as it is written; absent where nothing is."""
     if exchange is None:
         return UNSET
+    from edgefl.records.clients import ExchangeRecord  # whose module imports slowly, and few works exchange
+
     return ExchangeRecord(
         trips=exchange.trips,
         serialised_download_bytes=exchange.serialised_download_bytes,

@@ -22,7 +22,7 @@ from edgefl.data.missing import parse_missing
 from edgefl.devices.fleet import apportion
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.registry.part_fields import Fields, build_part, parse_options
-from edgefl.runs.folders import BEST_FILES
+from edgefl.runs.contents import BEST_FILES
 from edgefl.units import Seconds, Share
 
 if TYPE_CHECKING:

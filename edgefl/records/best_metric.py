@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.metrics import lower_is_better
 
 
 @dataclass

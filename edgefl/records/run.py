@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
+from edgefl.records.metrics import Metrics
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Rounds, Share
-from edgefl.records.rounds import EarlyStop, Metrics, RoundSums
+from edgefl.records.rounds import EarlyStop, RoundSums
 
 
 class NextBest(Record):

@@ -8,8 +8,9 @@ from typing import Annotated
 from edgefl import units
 from edgefl.records.answer import Answer, SecondsWithin
 from edgefl.records.epsilon import PrivacySpent
+from edgefl.records.metrics import Metrics
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
-from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
+from edgefl.records.rounds import ClientMetrics, Excluded, RunSums
 from edgefl.records.run import BestRecord
 
 Chance = Annotated[Mapping[str, Mapping[str, float]], Keys("KIND.METRIC")]

@@ -50,7 +50,7 @@ FilePath = Annotated[Path, AfterValidator(path_beside)]
 class Fields(BaseModel):
     """Fields that a scenario may give: another one is an error, and none can be set later."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NamedFields(Fields):

@@ -15,9 +15,10 @@ from typing import Annotated, cast
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Assigned, ExchangedRecord, ExchangeRecord, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.metrics import Metrics
 from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, or_nan, part_of, types_of
 from edgefl.records.relays import LastRelay, RelaySums
-from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Metrics, Round, RoundCourse, RoundSums
+from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Round, RoundCourse, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.verified import BrokenRule, CheckedRule
 

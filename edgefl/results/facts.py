@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,9 @@ from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.epsilon import PrivacySpent
+from edgefl.records.metrics import Metrics, shown_metrics, split_of
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
-from edgefl.records.rounds import (
-    METRICS,
-    OVER_CLIENTS,
-    ClientMetrics,
-    EarlyStop,
-    Excluded,
-    Metrics,
-    Round,
-    RoundCourse,
-    RoundTimes,
-    RunSums,
-)
+from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Round, RoundCourse, RoundTimes, RunSums
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings, Settings
 from edgefl.records.summary import (
@@ -50,24 +39,6 @@ Samples = Mapping[str, Mapping[str, int]]
 
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
-
-_RECORDED = re.compile(r"macro_(precision|recall|f1)|top\d+_accuracy|matched@\d+|(\w+_to_\w+_)?r@\d+(_both|_fold)?")
-"""edgefl's other metrics, which only records hold."""
-
-
-def own_metrics(found: Iterable[str]) -> list[str]:
-    """Of these metrics those of steps of one's own, without those of a pattern (``f1[image]``)."""
-    return [
-        name for name in dict.fromkeys(found)
-        if name not in METRICS and "[" not in name and not _RECORDED.fullmatch(name)
-        and not name.endswith(OVER_CLIENTS)
-    ]  # fmt: skip
-
-
-def shown_metrics(found: Iterable[str]) -> list[str]:
-    """Of these metrics those that tables show: ``METRICS``, then one's own; where there are none of both, all."""
-    names = [name for name in dict.fromkeys(found) if "[" not in name and not name.endswith(OVER_CLIENTS)]
-    return [*(name for name in METRICS if name in names), *own_metrics(names)] or names
 
 
 def summary(run: Run) -> Summary:
@@ -121,7 +92,7 @@ class RoundFacts(RoundCourse, RoundTimes, RunSums):
     @property
     def split(self) -> str:
         """The split of the metrics."""
-        return written.split_of(work.when for work in self.server_works)
+        return split_of(work.when for work in self.server_works)
 
 
 @part_of(FlightRecord)
@@ -291,55 +262,6 @@ def _least_needs(refused: Iterable[VerdictFacts]) -> dict[str, float]:
         if verdict.binding is not None:
             needs[verdict.binding] = min(verdict.costs[verdict.binding], needs.get(verdict.binding, inf))
     return needs
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """How many clients of a kind fit in a stage, and by budget the least that one needs which it refuses."""
-
-    stage: int
-    kind: str
-    eligible: int
-    least: Mapping[str, float]
-
-
-def nobody_fits(cells: Sequence[Fitting]) -> list[str]:
-    """Sentences that say that nobody can train: at all, or of a kind or in a stage; none if somebody can everywhere."""
-    kinds = dict.fromkeys(cell.kind for cell in cells)
-    idle = [kind for kind in kinds if not any(cell.eligible for cell in cells if cell.kind == kind)]
-    stages = dict.fromkeys(cell.stage for cell in cells if cell.kind not in idle)
-    parts = [(f"no {kind} client can train", [cell for cell in cells if cell.kind == kind]) for kind in idle]
-    if len(idle) == len(kinds):
-        parts = [("nobody can train", list(cells))] if cells else []
-    for stage in stages:
-        of_stage = [cell for cell in cells if cell.stage == stage and cell.kind not in idle]
-        if not any(cell.eligible for cell in of_stage):
-            parts.append((f"nobody can train in stage {stage}", of_stage))
-    return [f"{said}{_least_need(of)}; edgefl fit finds changes" for said, of in parts]
-
-
-def _least_need(cells: Sequence[Fitting]) -> str:
-    needs = [(name, amount, cell) for cell in cells for name, amount in cell.least.items()]
-    if not needs:
-        return ""
-    name = Counter(name for name, _, _ in needs).most_common(1)[0][0]
-    amount, cell = min(((amount, cell) for each, amount, cell in needs if each == name), key=lambda each: each[0])
-    from edgefl.devices.budgets import budget_named  # what all fit in is read without the arrays of fleets
-
-    budget = budget_named(name)
-    return f": the least need of {budget.noun} is {budget.quantity.show(amount)} ({cell.kind}, stage {cell.stage})"
-
-
-def fitting_of(facts: RunSummary) -> list[Fitting]:
-    """Who fitted in a run, or was sent off all the same (``gate: everyone``), by stage and kind."""
-    sent = Counter[tuple[int, str]]()
-    for row in facts.costs:
-        sent[row.stage, row.kind] += row.client_rounds
-    return [
-        Fitting(stage.stage, kind, max(counts.most_eligible, sent[stage.stage, kind]), counts.least_needs)
-        for stage in facts.stages
-        for kind, counts in stage.kinds.items()
-    ]
 
 
 def _count_clients_by(verdicts: Iterable[tuple[str, VerdictFacts]]) -> dict[str, int]:

@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 from edgefl.files import sync
 from edgefl.records.run import BestRecord
 from edgefl.runs import checkpoints
+from edgefl.runs.contents import BEST_FILES
 from edgefl.runs.durable import writing
-from edgefl.runs.folders import BEST_FILES, NEXT_FILES
+from edgefl.runs.folders import NEXT_FILES
 
 if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor

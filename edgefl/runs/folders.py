@@ -23,7 +23,16 @@ from edgefl.records.record import Record, part_of
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, ComparisonMember, Environment
 from edgefl.runs import digests
-from edgefl.runs.contents import CHECKPOINTS, KEPT, UNFINISHED, check_contents, check_folder_name, read_bytes, read_json
+from edgefl.runs.contents import (
+    BEST_FILES,
+    CHECKPOINTS,
+    KEPT,
+    UNFINISHED,
+    check_contents,
+    check_folder_name,
+    read_bytes,
+    read_json,
+)
 from edgefl.runs.durable import LOCK, Lock, lock_folder, replace_file, writing
 from edgefl.runs.kept import is_file
 
@@ -36,8 +45,6 @@ RECORDS: Mapping[type[Record], Table] = {
 TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-BEST_FILES = ("best.safetensors", *(f"best-{rank}.safetensors" for rank in range(2, 11)))
-"""The weights of the best rounds, the best first.  A choice: ten are more than averages of weights usually take."""
 NEXT_FILES = tuple(f"best-next-{n}.safetensors" for n in range(1, 2 * len(BEST_FILES) + 1))
 """Names of such files before a checkpoint counts them, twice as many, as old ones pass through them to a new rank."""
 FILES = (

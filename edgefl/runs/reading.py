@@ -15,17 +15,17 @@ from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.records.clients import Executed
+from edgefl.records.metrics import Metrics, split_of
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
 from edgefl.records.record import Record, or_nan, part_of, whole_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes, ServerWorkRecord, split_of
+from edgefl.records.rounds import EarlyStop, Round, RoundTimes, ServerWorkRecord
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, prepend_columns, varied_columns
-from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
+from edgefl.runs.contents import BEST_FILES, CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
 from edgefl.runs.folders import (
-    BEST_FILES,
     RECORDS,
     TABLES,
     Table,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from edgefl.errors import RunError, install_hint
+from edgefl.records.metrics import split_of
 from edgefl.records.reading import from_data
-from edgefl.records.rounds import PLANNED, Round, split_of
+from edgefl.records.rounds import PLANNED, Round
 from edgefl.runs import is_comparison
 from edgefl.runs.durable import append_file, writing
 from edgefl.runs.progress import OnProgress

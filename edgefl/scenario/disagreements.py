@@ -19,7 +19,7 @@ from edgefl.modalities import KINDS, Kind
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import CohortSize, EvaluationOptions, RoundOptions, places
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.rounds import MEAN
+from edgefl.records.metrics import MEAN
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.schedules import Schedule
 from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from edgefl.records.best_metric import BestMetric
-from edgefl.records.rounds import metric_value
+from edgefl.records.metrics import metric_value
 from edgefl.registry.part_fields import Fields
 from edgefl.schedules.seen import EndedRound
 from edgefl.schedules.stages import EARLY, Ending, Stage, part_of

@@ -20,8 +20,9 @@ from edgefl import seeds
 from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner, scored_clients
 from edgefl.planning.versions import frozen_addresses, older, preinstalled_items
 from edgefl.records.clients import ScoredClient
+from edgefl.records.metrics import OVER_CLIENTS
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics, Distribution
+from edgefl.records.rounds import ClientMetrics, Distribution
 from edgefl.schedules import Stage
 from edgefl.simulation.clock import Steps
 from edgefl.simulation.learning import Training

@@ -15,8 +15,9 @@ from edgefl.plain_data import load_data, to_data
 from edgefl.planning.round_options import BestOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.best_metric import BestMetric
+from edgefl.records.metrics import lower_is_better, metric_value, metric_values
 from edgefl.records.record import UNSET
-from edgefl.records.rounds import EarlyStop, lower_is_better, metric_value, metric_values
+from edgefl.records.rounds import EarlyStop
 from edgefl.records.run import BestRecord, NextBest
 
 Metrics = Mapping[str, Mapping[str, float | None]]

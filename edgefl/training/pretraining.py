@@ -28,9 +28,8 @@ from edgefl.memo import read_or_compute
 from edgefl.modalities import MODALITIES
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields, FilePath
-from edgefl.runs.checkpoints import write_tensors
+from edgefl.runs.contents import BEST_FILES
 from edgefl.runs.durable import replace_file
-from edgefl.runs.folders import BEST_FILES
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -215,6 +214,8 @@ class Pretraining:
             for modality, options in self.options.towers.items()
             if (samples := self._tower_samples(modality, options))
         }
+        from edgefl.runs.checkpoints import write_tensors  # which imports all records
+
         write_tensors(folder / "pretrained.safetensors", values, seen or None)
         replace_file(folder / "pretrained.json", (json.dumps(self.told, indent=2) + "\n").encode())
 

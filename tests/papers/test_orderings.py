@@ -19,7 +19,7 @@ import edgefl
 from edgefl.commands.compare.orderings import claim_of, ordering_of_rows
 from edgefl.commands.compare.table import orderings_markdown
 from edgefl.errors import RunError, UnknownName
-from edgefl.records.rounds import Metrics, metric_value
+from edgefl.records.metrics import Metrics, metric_value
 from edgefl.records.run import FinalSummary
 from edgefl.scenario import load, scenario_names
 from tools import orderings as program

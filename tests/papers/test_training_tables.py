@@ -14,7 +14,7 @@ import yaml
 import edgefl
 from edgefl.cells.needs import written_metrics
 from edgefl.errors import DataError, RunError, ScenarioError, UnknownName
-from edgefl.records.rounds import metric_value
+from edgefl.records.metrics import metric_value
 from edgefl.results.facts import facts_of
 from edgefl.scenario import load
 from edgefl.scenario.overrides import LeftOut

@@ -18,7 +18,7 @@ from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.round_options import BestOptions
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.rounds import lower_is_better, metric_value
+from edgefl.records.metrics import lower_is_better, metric_value
 from edgefl.records.run import BestRecord
 from edgefl.results.facts import summary
 from edgefl.results.verify import verify

@@ -14,9 +14,9 @@ from edgefl.commands.compare.answer import OrderingClaim
 from edgefl.commands.compare.orderings import claim_of
 from edgefl.commands.run.command import run
 from edgefl.errors import RunError, UnknownName
+from edgefl.records.metrics import metric_value
 from edgefl.records.reading import decode
 from edgefl.records.record import Keys, Record
-from edgefl.records.rounds import metric_value
 from edgefl.records.run import FinalSummary
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.durable import replace_file

@@ -16,7 +16,7 @@ from edgefl.data import Federation, needed_files
 from edgefl.data.options import PUBLIC
 from edgefl.data.split import SPLITS
 from edgefl.errors import DataError, DivergedError, RunError, list_errors
-from edgefl.records.rounds import metric_value
+from edgefl.records.metrics import metric_value
 from edgefl.results.facts import facts_of
 from edgefl.runs import Run, is_run, read_run
 from edgefl.runs.progress import OnProgress, messages, silent

@@ -12,8 +12,7 @@ from tempfile import TemporaryFile
 from edgefl.cells.run_scenario import run_parts
 from edgefl.commands.analyse.answer import Shapley, ValuedMetric, Worth
 from edgefl.errors import EdgeflError, RunError, UnknownName
-from edgefl.records.rounds import metric_value, metric_values, with_means
-from edgefl.results.facts import shown_metrics
+from edgefl.records.metrics import metric_value, metric_values, shown_metrics, with_means
 from edgefl.runs import Run, is_run, read_run
 from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario, load

@@ -21,8 +21,8 @@ from edgefl.commands.bench.answer import (
 )
 from edgefl.commands.bench.priced_fleets import BenchCell, FleetCells
 from edgefl.commands.tune.answer import Tuning
+from edgefl.records.metrics import OVER_CLIENTS, lower_is_better, metric_value
 from edgefl.records.record import UNSET, Maybe, or_nan
-from edgefl.records.rounds import OVER_CLIENTS, lower_is_better, metric_value
 from edgefl.records.summary import RunSummary
 from edgefl.results.equal_costs import AXES, Curve, curve_of
 from edgefl.results.facts import facts_of

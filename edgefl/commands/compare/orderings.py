@@ -12,7 +12,7 @@ from itertools import combinations
 from statistics import fmean, stdev
 
 from edgefl.commands.compare.answer import Ordering, OrderingClaim, OrderingFigure, OrderingRow
-from edgefl.records.rounds import lower_is_better
+from edgefl.records.metrics import lower_is_better
 from edgefl.results.paired import paired_gap, seeds_needed
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]

@@ -10,19 +10,10 @@ from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup
 from edgefl.commands.compare.orderings import ordering_of_rows
 from edgefl.commands.compare.real_devices import real_devices
 from edgefl.records.epsilon import privacy_words
-from edgefl.records.rounds import MEAN, lower_is_better, metric_value, metric_values
+from edgefl.records.metrics import MEAN, lower_is_better, metric_value, metric_values, shown_metrics
 from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.equal_costs import Metrics, at_equal, curve_of
-from edgefl.results.facts import (
-    compared_scores,
-    compared_split,
-    fitting,
-    hardest,
-    peak_of,
-    rivals_of,
-    share,
-    shown_metrics,
-)
+from edgefl.results.facts import compared_scores, compared_split, fitting, hardest, peak_of, rivals_of, share
 from edgefl.results.paired import figures_of, rival_scores, standing_of
 from edgefl.results.spread import SeedSpread, with_confidence
 

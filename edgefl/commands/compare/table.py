@@ -34,10 +34,9 @@ from edgefl.drawing.text_tables import (
     screen,
     title_of,
 )
-from edgefl.records.rounds import MEAN, METRICS
+from edgefl.records.metrics import MEAN, METRICS, own_metrics
 from edgefl.records.summary import SeedFigure
 from edgefl.results.equal_costs import AXES
-from edgefl.results.facts import own_metrics
 from edgefl.results.spread import spread_words
 
 COSTS = {

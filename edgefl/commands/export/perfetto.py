@@ -16,8 +16,9 @@ from typing import Literal, NotRequired, TypedDict
 from edgefl.errors import RunError
 from edgefl.files import output
 from edgefl.records.clients import Executed, FlightRecord
+from edgefl.records.metrics import Metrics, split_of
 from edgefl.records.record import UNSET, ByKind, Maybe, part_of
-from edgefl.records.rounds import Metrics, Round, split_of
+from edgefl.records.rounds import Round
 from edgefl.results.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors

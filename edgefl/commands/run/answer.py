@@ -45,7 +45,7 @@ class RunAnswer(Summary, Answer, maybe=(Summary,)):
             return FAILED
         if not self.has_runs:
             return 0
-        from edgefl.results.facts import fitting_of
+        from edgefl.results.fitting import fitting_of
 
         fitting = [cell for facts in self.runs.values() for cell in fitting_of(facts)]
         return FAILED if not self.finished or (fitting and not any(cell.eligible for cell in fitting)) else 0
@@ -61,7 +61,7 @@ class RunAnswer(Summary, Answer, maybe=(Summary,)):
             ]
         if not self.has_runs:
             return []
-        from edgefl.results.facts import fitting_of, nobody_fits
+        from edgefl.results.fitting import fitting_of, nobody_fits
         from edgefl.results.sentences import some_names
 
         again = f"edgefl run --resume {self.folder}"

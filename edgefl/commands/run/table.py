@@ -27,11 +27,11 @@ from edgefl.drawing.text_tables import (
 )
 from edgefl.records.carbon import carbon_words
 from edgefl.records.epsilon import privacy_words
+from edgefl.records.metrics import OVER_CLIENTS, own_metrics, shown_metrics
 from edgefl.records.record import UNSET
 from edgefl.records.relays import relay_words
-from edgefl.records.rounds import OVER_CLIENTS, ClientMetrics
+from edgefl.records.rounds import ClientMetrics
 from edgefl.records.verified import Verified
-from edgefl.results.facts import own_metrics, shown_metrics
 
 if TYPE_CHECKING:
     from edgefl.commands.run.answer import RunAnswer

@@ -15,8 +15,8 @@ from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.drawing.text_tables import csv_text
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
+from edgefl.records.metrics import MEAN, metric_value
 from edgefl.records.record import fields_of
-from edgefl.records.rounds import MEAN, metric_value
 from edgefl.runs.durable import append_file, lock_folder, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario

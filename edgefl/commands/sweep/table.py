@@ -39,8 +39,8 @@ from edgefl.drawing.text_tables import (
 )
 from edgefl.html import table as html_table
 from edgefl.records.eligibility import LostData
+from edgefl.records.metrics import shown_metrics
 from edgefl.records.record import UNSET, Maybe
-from edgefl.results.facts import shown_metrics
 
 LONG_LABEL = 14
 """Labels with more characters than this are broken at their commas."""

@@ -10,8 +10,8 @@ from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.trial_store import StoredTrial
 from edgefl.devices.browsing import seconds_within
 from edgefl.errors import DivergedError
+from edgefl.records.metrics import metric_value
 from edgefl.records.record import UNSET
-from edgefl.records.rounds import metric_value
 from edgefl.runs import read_run
 from edgefl.scenario.search_space import NumberRange, Searched, Side, settings_sets, settings_yaml, with_settings
 from edgefl.setup.compose import at_most

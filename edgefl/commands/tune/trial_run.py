@@ -12,8 +12,9 @@ from edgefl.cells.cells import kept_workers
 from edgefl.cells.run_scenario import Executors, run_until
 from edgefl.cells.workers import Cell, Outcome
 from edgefl.errors import DivergedError
+from edgefl.records.metrics import Metrics, metric_value
 from edgefl.records.record import UNSET, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, metric_value
+from edgefl.records.rounds import EarlyStop, Round
 from edgefl.runs import is_run, read_run
 from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario

@@ -18,7 +18,7 @@ from edgefl.commands.tune.trial_run import Run, player
 from edgefl.commands.tune.trial_store import TrialStore
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning.setup import Setup
-from edgefl.records.rounds import MEAN, SHORT, lower_is_better
+from edgefl.records.metrics import MEAN, SHORT, lower_is_better
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.runs.progress import OnProgress, messages, silent

@@ -77,11 +77,12 @@ def validate(
     import json
 
     from edgefl.commands.validate.answer import JsonSchema, ValidScenario
-    from edgefl.commands.validate.schemas import schema_text
     from edgefl.errors import ScenarioError
     from edgefl.runs.progress import messages
 
     if schema:
+        from edgefl.commands.validate.schemas import schema_text  # which imports all records
+
         of = str(scenario or "scenario")
         text = schema_text(of)
         if out is not None:

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl.commands.validate.answer import JsonSchema
-from edgefl.commands.validate.schemas import schema_text
 from edgefl.drawing.text_tables import format_counts, screen, seeds_together, show_rounds, without_seed
 from edgefl.records.record import UNSET
 
@@ -25,6 +24,8 @@ def as_yaml(result: ValidScenario | JsonSchema) -> str:
 
 def schema_or_file(result: JsonSchema) -> str:
     """The schema as text, or the line of its file."""
+    from edgefl.commands.validate.schemas import schema_text
+
     return schema_text(result.of) if result.file is None else f"{result.file}\n"
 
 

@@ -12,8 +12,8 @@ from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.drawing.charts.palette import of_kind, of_run
 from edgefl.drawing.charts.records import Curves
 from edgefl.drawing.text_tables import title_of, unit_of
+from edgefl.records.metrics import shown_metrics
 from edgefl.results.equal_costs import AXES
-from edgefl.results.facts import shown_metrics
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
 
 CLOCKS = (

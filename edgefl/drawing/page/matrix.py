@@ -9,8 +9,8 @@ from statistics import fmean
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.curves import main_metrics
 from edgefl.drawing.text_tables import DIVERGED, NOTHING, scale_of, title_of
+from edgefl.records.metrics import lower_is_better
 from edgefl.records.record import UNSET
-from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary, SeedFigure
 from edgefl.results.facts import compared_split, fitting, hardest, peak_of, rivals_of
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence

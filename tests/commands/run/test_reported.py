@@ -12,7 +12,7 @@ import pytest
 import edgefl
 from edgefl.console import main
 from edgefl.errors import ScenarioError
-from edgefl.records.rounds import Metrics, best_metrics
+from edgefl.records.metrics import Metrics, best_metrics
 from edgefl.results.facts import facts_of
 from edgefl.runs import Run, read_run
 from edgefl.scenario import load
