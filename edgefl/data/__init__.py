@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from edgefl.data.federation import Federation
     from edgefl.data.fingerprints import data_fingerprint, revision_warnings
     from edgefl.data.look import one_look
-    from edgefl.data.needed import NeededFiles, needed_files
     from edgefl.data.opening import open_federation, with_named_clients
     from edgefl.data.options import DataOptions
     from edgefl.data.samples import Samples
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
     "data_fingerprint", "one_look", "open_federation", "pack_federation", "unpack_federation", "revision_warnings",
-    "with_named_clients", "needed_files", "NeededFiles",
+    "with_named_clients",
 ]  # fmt: skip
 
 _MODULES = {
@@ -28,7 +27,6 @@ _MODULES = {
     "Federation": "federation",
     **dict.fromkeys(("data_fingerprint", "revision_warnings"), "fingerprints"),
     "one_look": "look",
-    **dict.fromkeys(("NeededFiles", "needed_files"), "needed"),
     **dict.fromkeys(("open_federation", "with_named_clients"), "opening"),
     "DataOptions": "options",
     "Samples": "samples",

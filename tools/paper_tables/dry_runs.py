@@ -17,7 +17,6 @@ from edgefl.commands.profile.answer import Tables
 from edgefl.commands.profile.client_rounds import tables_of
 from edgefl.commands.profile.profile_options import ProfileOptions
 from edgefl.commands.profile.schedule_totals import stretches
-from edgefl.data import NeededFiles, needed_files
 from edgefl.data.vocabulary import ready_tokenizer, tokenizer_file
 from edgefl.errors import EdgeflError, RunError
 from edgefl.machine.observed_work import time_steps
@@ -29,9 +28,10 @@ from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario
 from edgefl.scenario.scenario import with_fields
 from edgefl.setup.compose import planner_of
-from edgefl.work import Source, Work
+from edgefl.work import Source, Work, distinct
 from edgefl.work.description import digest
 from tools.paper_tables.answer import DryRow, DryTable, MeasuredHours, MeasuredModel, MissingFile, TableHours
+from tools.paper_tables.needed_files import NeededFiles, needed_files
 from tools.paper_tables.published_tables import PrintedPaper, PrintedSize, published_tables, table_of
 from tools.paper_tables.training_tables import TableRow, data_below, scenarios_of
 
@@ -281,7 +281,8 @@ def _measure(work: Work, source: Source, planner: Planner) -> MeasuredModel:
     passes = tuple(replace(each, batch=min(each.batch, SAMPLES)) for each in work.passes)
     small = replace(work, passes=passes, precision="float32", optimizer={**work.optimizer, "accumulation": 1})
     trace = planner.predictor.trace(small, source)
-    steps = time_steps(small, source, torch.device("cpu"))
+    once = replace(small, passes=tuple(distinct(small)))
+    steps = time_steps(once, source, torch.device("cpu"))
     flops = sum(trace.steps[step].forward_flops + trace.steps[step].backward_flops for step in steps)
     seconds = sum(processor for _, processor in steps.values())
     return MeasuredModel(

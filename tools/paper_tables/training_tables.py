@@ -12,7 +12,7 @@ import numpy as np
 
 from edgefl.cells.resume import reopen_runs
 from edgefl.commands.run.command import run
-from edgefl.data import Federation, needed_files
+from edgefl.data import Federation
 from edgefl.data.options import PUBLIC
 from edgefl.data.split import SPLITS
 from edgefl.errors import DataError, DivergedError, RunError, list_errors
@@ -26,6 +26,7 @@ from edgefl.scenario.keys import read_override
 from edgefl.scenario.scenario import with_fields
 from edgefl.setup.compose import federation_of
 from tools.paper_tables.answer import ScoredCell, ScoredRow, ScoredTable
+from tools.paper_tables.needed_files import needed_files
 from tools.paper_tables.published_tables import PERCENT, PrintedPaper, PrintedSize, PrintedTable, rows_of, table_of
 
 EVERYTHING = "EDGEFL_DATA"
