@@ -20,6 +20,7 @@ from edgefl.cells.needs import check_open_files, check_updates, expect_works, id
 from edgefl.cells.resume import check_models, keep_scratch
 from edgefl.cells.workers import Cell
 from edgefl.data import Federation
+from edgefl.data.figure import draw_partition
 from edgefl.drawing.charts import draw_curves
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.records.metrics import best_metrics
@@ -224,7 +225,7 @@ def _run_one(
         if until is not None:
             return
         if trains and pictures:
-            federation.partition_figure(directory.path / "partition.png")
+            draw_partition(federation, directory.path / "partition.png")
         if pictures:
             draw_curves(read_run(folder))
         if (reported := scenario.evaluation.reported) is not None:

@@ -10,7 +10,6 @@ import struct
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -81,9 +80,9 @@ def mel(frequency: Floats) -> Floats:
 
 
 @cache
-def mel_filters(rate: int, points: int, bins: int, low: float) -> Tensor:
-    """``[points / 2 + 1, bins]``: triangular filters of equal width in mel, from ``low`` Hz to half the rate."""
-    least, most = mel(np.array([low, rate / 2])).tolist()
+def mel_filters(rate: int, points: int, bins: int) -> Tensor:
+    """``[points / 2 + 1, bins]``: triangular filters of equal width in mel, from 20 Hz to half the rate."""
+    least, most = mel(np.array([20.0, rate / 2])).tolist()
     edges = np.linspace(least, most, bins + 2)
     mels = mel(np.arange(points // 2 + 1) * rate / points)[:, None]
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
@@ -91,20 +90,11 @@ def mel_filters(rate: int, points: int, bins: int, low: float) -> Tensor:
     return torch.from_numpy(triangles.astype(np.float32))
 
 
-@cache
-def window_of(name: str, length: int) -> Tensor:
-    """``hann``, or ``povey`` (Hann to the power of 0.85), symmetric ``[length]``."""
-    hann = torch.hann_window(length, periodic=False)
-    return hann if name == "hann" else hann**0.85
-
-
-def log_mel(
-    wave: Wave, rate: int = RATE, *, bins: int = 128, window: Literal["hann", "povey"] = "hann", low: float = 20.0
-) -> Spectrogram:
+def log_mel(wave: Wave, rate: int = RATE, *, bins: int = 128) -> Spectrogram:
     """Kaldi's filter bank ``[frames, bins]`` of 25 ms every 10 ms; a wave shorter than a frame has none.
 
-    Each frame: its mean removed, pre-emphasis 0.97, window, power spectrum of the next power of two, triangles, and
-    the natural logarithm.  No dither, no energy, frames within the wave only: the front end of AST (Gong et al., 2021).
+    Each frame: its mean removed, pre-emphasis 0.97, Hann window, power spectrum of the next power of two, triangles,
+    and the natural logarithm.  No dither, no energy, frames within the wave only: AST's front end (Gong et al., 2021).
     """
     length, shift = rate * 25 // 1000, rate // 100
     if len(wave) < length:
@@ -113,8 +103,8 @@ def log_mel(
     frames = frames - frames.mean(1, keepdim=True)
     frames = frames - 0.97 * torch.cat([frames[:, :1], frames[:, :-1]], 1)
     points = 1 << (length - 1).bit_length()
-    power = torch.fft.rfft(frames * window_of(window, length), n=points).abs().square()
-    energies = power @ mel_filters(rate, points, bins, low)
+    power = torch.fft.rfft(frames * torch.hann_window(length, periodic=False), n=points).abs().square()
+    energies = power @ mel_filters(rate, points, bins)
     return np.asarray(energies.clamp_min(FLOOR).log())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 
@@ -17,25 +16,6 @@ from edgefl.modalities import KINDS, Kind
 
 SAMPLES = 500
 """Samples of a client unless ``data.samples`` says otherwise: a choice, for profiles in which only shapes matter."""
-
-
-class _ClassNames(Sequence[str]):
-    """``class 0``, ``class 1``, ...: any number of names without memory for them."""
-
-    def __init__(self, count: int):
-        self._numbers = range(count)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        if isinstance(index, slice):
-            return tuple(f"class {number}" for number in self._numbers[index])
-        return f"class {self._numbers[index]}"
 
 
 def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
@@ -76,7 +56,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         kinds=tuple(kinds),
         client_kind=kind_of,
         client_samples=samples,
-        class_names=_ClassNames(max(shape["classes"] for shape in facts.values())),
+        class_names=(),
         facts=facts,
         server_samples=server,
         tasks={kind: options.task_of(kind) for kind in kinds},

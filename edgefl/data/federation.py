@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -46,7 +45,7 @@ class Federation:
     ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
 
     ``elsewhere`` counts samples [classes + 1] of clients whose samples are on devices of their own: here they are only
-    declared, whatever the set has dealt to these clients.
+    declared, whatever the set has dealt to these clients.  ``class_names`` is empty if the whole set is declared.
 
     ``held_out`` has the samples that clients hold out of their training (``with_held_out``), at most ``held_out_share``
     of each client's, as a federation of the same clients; None if they train on all.  All else is about the others.
@@ -56,7 +55,7 @@ class Federation:
     kinds: tuple[Kind, ...]
     client_kind: Integers
     client_samples: Integers
-    class_names: Sequence[str]
+    class_names: tuple[str, ...]
     facts: Mapping[str, Mapping[str, int]]
     server_samples: Mapping[str, Mapping[str, int]]
     tasks: Mapping[Kind, str]
@@ -99,7 +98,7 @@ class Federation:
         """This federation with the clients' samples of these parts."""
         samples, counts = np.zeros(len(self.client_kind), np.int64), np.zeros((len(self.client_kind), 3), np.int64)
         for index, kind in enumerate(self.kinds):
-            own, first = self._part_offset(kind)
+            own, first = self._part_offsets[kind]
             part = parts[self._parts.index(own)]
             clients = np.flatnonzero(self.client_kind == index)
             samples[clients] = np.diff(part.arrays["client_offset"])[clients + first]
@@ -205,7 +204,7 @@ class Federation:
         """``facts`` with the classes of this kind's own data set."""
         if not self._parts:
             return self.facts
-        return {m: {**facts, "classes": len(self._part_offset(kind)[0].classes)} for m, facts in self.facts.items()}
+        return {m: {**facts, "classes": len(self._part_offsets[kind][0].classes)} for m, facts in self.facts.items()}
 
     def classes_of(self, kind: str) -> int:
         """Number of classes of this kind's own data set."""
@@ -217,7 +216,7 @@ class Federation:
             return ("next",)
         if not self._parts:
             return ()
-        arrays = self._part_offset(kind)[0].arrays
+        arrays = self._part_offsets[kind][0].arrays
         if like(self.task(kind)) == "classify":
             return ("target",) if "answer" in arrays else ()
         return ("group",) if "image" in arrays else ()
@@ -273,7 +272,7 @@ class Federation:
             return None
         groups = np.zeros((len(self.client_kind), 3), np.int64)
         for index, kind in enumerate(self.kinds):
-            part, first = self._part_offset(kind)
+            part, first = self._part_offsets[kind]
             if id(part) in counts_of:
                 clients = np.flatnonzero(self.client_kind == index)
                 groups[clients] = counts_of[id(part)][clients + first]
@@ -351,7 +350,7 @@ class Federation:
 
     def preprocessing(self) -> dict[str, Preprocessing]:
         """How raw samples become the inputs of each kind's model; empty for a set that is only declared."""
-        return {kind: self._part_offset(kind)[0].preprocessing(kind) for kind in self.kinds} if self._parts else {}
+        return {kind: self._part_offsets[kind][0].preprocessing(kind) for kind in self.kinds} if self._parts else {}
 
     @property
     def scales(self) -> dict[str, object]:
@@ -368,17 +367,13 @@ class Federation:
         parts = tuple(part.with_scales(own) for part in self._parts)
         return replace(self, class_names=tuple(own["classes"]), facts=own["facts"], _parts=parts)
 
-    def names(self, data: str) -> list[str]:
-        """The whole names in "train", "validation", "test" or "public", sorted."""
-        return sorted(name for part in self._parts for name in part.names(data))
-
     def rows(self, number: int, pattern: str | None = None) -> Integers:
         """Positions of a client's samples in its data set, of one pattern if one is given.
 
         No two clients share one, except under the partition ``shared``.
         """
         kind = self.kinds[self.client_kind[number]]
-        part, first = self._part_offset(kind)
+        part, first = self._part_offsets[kind]
         return part.rows(number + first, pattern)
 
     def _pooled_rows(self, kind: str) -> Integers:
@@ -393,7 +388,7 @@ class Federation:
         numbers = np.flatnonzero(self.client_kind == self.kinds.index(cast(Kind, kind))).tolist()
         patterns = [pattern for pattern in self.patterns(kind) if modality in pattern.split("-")]
         rows = [self.rows(number, pattern) for number in numbers for pattern in patterns]
-        return self._part_offset(kind)[0], np.unique(np.concatenate(rows))
+        return self._part_offsets[kind][0], np.unique(np.concatenate(rows))
 
     def class_counts(self) -> Integers:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
@@ -404,7 +399,7 @@ class Federation:
         # by id, as in _group_counts
         counts_of = {id(part): (part.class_counts(), end) for part, end in zip(self._parts, ends, strict=False)}
         for index, kind in enumerate(self.kinds):
-            part, first = self._part_offset(kind)
+            part, first = self._part_offsets[kind]
             own, start = counts_of[id(part)]
             clients = np.flatnonzero(self.client_kind == index)
             rows = own[clients + first]
@@ -413,19 +408,6 @@ class Federation:
         for number, row in self.elsewhere.items():
             counts[number] = row
         return counts
-
-    def partition_figure(self, path: Path) -> None:
-        """Draw the samples of each client and class as bubbles, and save the figure at ``path``, a .png."""
-        from edgefl.data.figure import draw
-
-        draw(
-            path,
-            title=self.title,
-            kinds=self.kinds,
-            client_kind=self.client_kind,
-            class_names=self.class_names,
-            counts=self.class_counts(),
-        )
 
     @cached_property
     def _part_offsets(self) -> dict[str, tuple[FederationPart, int]]:
@@ -437,9 +419,6 @@ class Federation:
                 parts[str(kind)] = part, int(np.flatnonzero(part.clients == index)[0]) - first_client
         return parts
 
-    def _part_offset(self, kind: str) -> tuple[FederationPart, int]:
-        return self._part_offsets[kind]
-
     def _part(self, data: str, kind: str) -> FederationPart:
         """The part with the samples of ``data`` for this kind or pattern."""
         if data == PUBLIC and self._public is not None:
@@ -447,7 +426,7 @@ class Federation:
         if data == TEST and self._test is not None and kind in self._test.server_samples[TEST]:
             return self._test
         if kind in self._part_offsets:
-            return self._part_offset(kind)[0]
+            return self._part_offsets[kind][0]
         return next(part for part in self._parts if kind in part.server_samples.get(data, {}))
 
     def _extra_specs(self, data: str, kind: str) -> Mapping[str, TensorSpec]:

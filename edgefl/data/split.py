@@ -144,8 +144,7 @@ def held_by_client(collection: Collection, rows: Integers) -> Integers:
 
 def one_per_text(collection: Collection, rows: Integers, rng: np.random.Generator) -> Integers:
     """One random row of ``rows`` for each distinct text, in random order."""
-    if collection.text is None:
-        raise DataError("there are no texts")
+    assert collection.text is not None
     rows = rng.permutation(rows)
     first = np.unique(collection.text[rows], return_index=True)[1]
     return np.asarray(rows[rng.permutation(first)], np.int64)

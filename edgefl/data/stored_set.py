@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection as Names
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from edgefl.arrays import AnyArray, Integers
 from edgefl.data.missing import patterns_of
-from edgefl.data.split import SPLITS, held_out_samples
+from edgefl.data.split import held_out_samples
 from edgefl.data.stored_arrays import Meta, StoredEntry
 from edgefl.errors import DataError
 from edgefl.modalities import Kind
@@ -156,14 +155,6 @@ class FederationPart:
             entry=replace(self.entry, meta=cast(Meta, {**self.entry.meta, **rest})),
             replaced={**self.replaced, "label": table[self.arrays["label"]]},
         )
-
-    def names(self, data: str) -> list[str]:
-        """The whole names in a split, sorted."""
-        if "text" not in self.arrays:
-            return []
-        split = self.arrays["split"] == SPLITS.index(data)
-        texts = json.loads(self.collection.text("texts.json"))["texts"]
-        return sorted(texts[index] for index in np.unique(self.arrays["text"][split]) if index >= 0)
 
     @property
     def extra_specs(self) -> dict[str, TensorSpec]:

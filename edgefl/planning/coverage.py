@@ -34,7 +34,7 @@ class DataCoverage:
         names: tuple[str, ...] = ()
         if isinstance(clients, Federation) and not clients.is_declared_only:
             classes = np.asarray(clients.class_counts())[:, :-1]  # the last column counts samples without a class
-            names = tuple(clients.class_names)
+            names = clients.class_names
         everyone = {name: kind == index for index, name in enumerate(clients.kinds)}
         return cls(np.asarray(clients.client_samples), classes, names, everyone)
 

@@ -22,12 +22,12 @@ def noise(seconds, rate=16_000, seed=0):
     return (np.random.default_rng(seed).standard_normal(int(seconds * rate)) * 0.1).astype(np.float32)
 
 
-def by_hand(wave, rate, bins, power_of_hann):
+def by_hand(wave, rate, bins):
     """Kaldi's filter bank from its definition: a Fourier sum, and triangles in mel, in double precision."""
     length, shift = rate // 40, rate // 100
     points = 2 ** int(np.ceil(np.log2(length)))
     n = np.arange(length)
-    window = (0.5 - 0.5 * np.cos(2 * np.pi * n / (length - 1))) ** power_of_hann
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * n / (length - 1))
     fourier = np.exp(-2j * np.pi * np.outer(np.arange(points // 2 + 1), n) / points)
     least, most = 1127 * np.log(1 + 20 / 700), 1127 * np.log(1 + rate / 2 / 700)
     width = (most - least) / (bins + 1)
@@ -48,14 +48,12 @@ def by_hand(wave, rate, bins, power_of_hann):
     return np.array(frames)
 
 
-@pytest.mark.parametrize(
-    ("rate", "bins", "window"), [(16_000, 23, "hann"), (16_000, 128, "hann"), (8_000, 40, "povey")]
-)
-def test_the_filter_bank_is_a_fourier_sum(rate, bins, window):
+@pytest.mark.parametrize(("rate", "bins"), [(16_000, 23), (16_000, 128), (8_000, 40)])
+def test_the_filter_bank_is_a_fourier_sum(rate, bins):
     wave = noise(0.08, rate) + 0.2  # a constant is removed
-    found = log_mel(wave, rate, bins=bins, window=window)
+    found = log_mel(wave, rate, bins=bins)
     assert found.dtype == np.float32 and found.shape == ((len(wave) - rate // 40) // (rate // 100) + 1, bins)
-    np.testing.assert_allclose(found, by_hand(wave, rate, bins, 0.85 if window == "povey" else 1), atol=2e-3)
+    np.testing.assert_allclose(found, by_hand(wave, rate, bins), atol=2e-3)
 
 
 @pytest.mark.slow(smaller="test_the_filter_bank_is_a_fourier_sum")
@@ -71,7 +69,7 @@ def test_the_filter_bank_is_that_of_transformers():
 
 
 def test_a_tone_is_loudest_in_its_bin():
-    filters = mel_filters(16_000, 512, 64, 20.0)
+    filters = mel_filters(16_000, 512, 64)
     for frequency in (300, 1000, 3000):
         found = log_mel(np.sin(2 * np.pi * frequency * np.arange(16_000) / 16_000).astype(np.float32), bins=64)
         assert found.mean(0).argmax() == filters[round(frequency * 512 / 16_000)].argmax()

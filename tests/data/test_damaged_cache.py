@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from split_texts import texts_in
 
 from edgefl import memo
 from edgefl.data import DataOptions, Federation, open_federation
@@ -46,7 +47,7 @@ def content(found: Federation) -> list[Any]:
     """All that is read of the cached files, as plain data."""
     (part,) = found._parts
     arrays = [[name, array.dtype.str, array.tolist()] for name, array in sorted(part.arrays.items())]
-    return [arrays, found.class_names, found.facts, found.names("train"), found.tokenizer.to_str()]
+    return [arrays, found.class_names, found.facts, texts_in(found, "train"), found.tokenizer.to_str()]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def test_clients_with_pairs_get_the_public_ones_by_picture(folders: Path) -> Non
     for client in (0, 1):
         assert apart.rows(client).tobytes() == dealt.rows(client).tobytes()
 
-    part = dealt._part_offset("image-text")[0]
+    part = dealt._part_offsets["image-text"][0]
     assert part.dataset == "flickr30k + coco"
     names = [dict.fromkeys(part.arrays["group"][dealt.rows(client)].tolist()) for client in (2, 3, 4)]
     assert len({group for each in names for group in each}) == sum(map(len, names))  # no picture at two clients
@@ -69,7 +69,7 @@ def test_clients_with_pairs_get_the_public_ones_by_picture(folders: Path) -> Non
 def test_private_pairs_stay_as_they_are_and_public_ones_are_those_of_the_server(folders: Path) -> None:
     # with a tokenizer of all texts that clients train on, tokens may differ: compare pictures
     apart, dealt = opened(folders), opened(folders, deal_public=True)
-    flickrs, together = apart._part_offset("image-text")[0], dealt._part_offset("image-text")[0]
+    flickrs, together = apart._part_offsets["image-text"][0], dealt._part_offsets["image-text"][0]
     first = len(flickrs.arrays["label"])
     seen = list[int]()
     for client in (2, 3, 4):

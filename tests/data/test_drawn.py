@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from miniatures import cifar100, coco, flickr, vqa
 from pydantic import ValidationError
+from split_texts import texts_in
 
 from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.errors import DataError
@@ -143,4 +144,4 @@ def test_a_declared_set_has_the_samples_that_are_written() -> None:
 def test_what_is_not_drawn_is_in_no_split(folders: Path) -> None:
     drawn = opened(folders, draw={"image-text": 33})
     assert np.flatnonzero(drawn._parts[0].arrays["split"] == 0).tolist() == rows(drawn)
-    assert len(drawn.names("train")) == 33
+    assert len(texts_in(drawn, "train")) == 33

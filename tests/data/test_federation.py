@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from split_texts import texts_in
 from tensors import assert_equal_tensors
 
 from edgefl.data import DataOptions, open_federation
 from edgefl.data.collection import Collection
+from edgefl.data.figure import draw_partition
 from edgefl.data.fingerprints import data_fingerprint
 from edgefl.data.opening import _in_colour
 from edgefl.data.stored_arrays import Built, entry
@@ -41,7 +43,7 @@ def test_kinds_come_in_order_and_no_two_clients_share_a_sample(glyph_federation)
 
 
 def test_held_out_names_never_occur_in_training(glyph_federation):
-    splits = [set(glyph_federation.names(data)) for data in ("train", "validation", "test", "public")]
+    splits = [set(texts_in(glyph_federation, data)) for data in ("train", "validation", "test", "public")]
     assert len(set.union(*splits)) == sum(map(len, splits))
     arrays = glyph_federation._parts[0].arrays
     trained = set(arrays["text"][np.asarray(arrays["client_rows"])].tolist())
@@ -139,9 +141,9 @@ def test_texts_start_with_cls_and_have_a_fixed_length(glyph_federation):
 
 
 def test_words_of_held_out_names_alone_are_not_in_the_vocabulary(glyph_federation):
-    seen = {word for name in glyph_federation.names("train") for word in name.replace("-", " ").split()}
+    seen = {word for name in texts_in(glyph_federation, "train") for word in name.replace("-", " ").split()}
     entries = set(glyph_federation.tokenizer.get_vocab())
-    unseen = {w for n in glyph_federation.names("test") for w in n.replace("-", " ").split()} - seen
+    unseen = {w for n in texts_in(glyph_federation, "test") for w in n.replace("-", " ").split()} - seen
     assert unseen
     assert not {word for word in unseen if len(word) > 3} & entries
 
@@ -154,7 +156,7 @@ def test_the_same_options_give_the_same_data_in_another_cache(tmp_path, data_cac
     assert one.tokenizer.to_str() == two.tokenizer.to_str()
     other = open_federation(options, seed=8, tokens=12, cache=tmp_path)
     assert not np.array_equal(one._parts[0].arrays["client_rows"], other._parts[0].arrays["client_rows"])
-    assert one.names("test") == other.names("test")  # seeds are compared on the same names
+    assert texts_in(one, "test") == texts_in(other, "test")  # seeds are compared on the same names
     assert one.client_samples.tolist() == [50] * 4
 
 
@@ -185,7 +187,7 @@ def test_class_counts_add_up(glyph_federation):
 
 
 def test_partition_figure(glyph_federation, tmp_path):
-    glyph_federation.partition_figure(tmp_path / "partition.png")
+    draw_partition(glyph_federation, tmp_path / "partition.png")
     assert (tmp_path / "partition.png").stat().st_size > 10_000
 
 
@@ -309,7 +311,7 @@ def test_more_clients_than_samples_share_them(data_cache, tmp_path):
     assert len(np.unique(held)) < len(held) / 2
     assert fed.client(4999).counts(training("image", 4)) == {"image": 3}  # batches
     assert not fed.client_group.any()  # all have the cost of one
-    fed.partition_figure(tmp_path / "partition.png")
+    draw_partition(fed, tmp_path / "partition.png")
     assert (tmp_path / "partition.png").stat().st_size > 10_000
 
 

@@ -41,7 +41,7 @@ def test_held_out_and_training_samples_are_all_samples_and_share_none(whole: Fed
 def test_samples_that_belong_together_stay_together(divided: Federation) -> None:
     assert divided.held_out is not None
     for client in range(len(divided.client_kind)):
-        part, _ = divided._part_offset(divided.kinds[divided.client_kind[client]])
+        part, _ = divided._part_offsets[divided.kinds[divided.client_kind[client]]]
         group = part.arrays["group"]
         assert not set(group[divided.rows(client)]) & set(group[divided.held_out.rows(client)])
 
@@ -50,7 +50,7 @@ def test_no_batch_of_training_has_a_sample_that_is_held_out(whole: Federation, d
     client = int(np.flatnonzero(whole.client_kind == 0)[0])
     kind = whole.kinds[0]
     assert divided.held_out is not None
-    part, _ = divided._part_offset(kind)
+    part, _ = divided._part_offsets[kind]
 
     def batches(data: str) -> Counter[bytes]:
         pass_ = Pass("any", data, (kind,), 1, data == "private", {"fields": [kind]})  # type: ignore[arg-type]

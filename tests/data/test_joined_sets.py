@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from miniatures import FRUIT, ag_news, cifar100, coco, flickr, medmnist, mtsamples, vqa
 from pydantic import ValidationError
+from split_texts import texts_in
 
 import edgefl
 from edgefl.data import DataOptions, Federation, open_federation, pack_federation, unpack_federation
@@ -49,10 +50,10 @@ def test_each_client_holds_one_set_and_labels_of_the_second_follow_the_first(fol
     found = opened(folders)
     alone = opened(folders, source={**SOURCE, "image": "cifar100"}, clients={"image": 3, "image-text": 2})
     organs = opened(folders, source="organcmnist", clients={"image": 2})
-    part, other = found._part_offset("image")[0], organs._parts[0]
+    part, other = found._part_offsets["image"][0], organs._parts[0]
     assert found.title == "cifar100 + organcmnist + flickr30k" and part.classes == (*FRUIT, *other.classes)
     assert found.facts_of("image")["image"]["classes"] == found.classes_of("image") == 3 + 11
-    first = len(alone._part_offset("image")[0].arrays["label"])
+    first = len(alone._part_offsets["image"][0].arrays["label"])
     for client in range(3):
         assert found.rows(client).tobytes() == alone.rows(client).tobytes()
     held = np.concatenate([found.rows(client) for client in (3, 4)]) - first
@@ -66,7 +67,7 @@ def test_each_client_holds_one_set_and_labels_of_the_second_follow_the_first(fol
 
 def test_batches_have_the_pictures_of_their_set_in_one_scale(folders: Path) -> None:
     found = opened(folders)
-    part = found._part_offset("image")[0]
+    part = found._part_offsets["image"][0]
     seen = list[np.ndarray]()
     for client in range(5):
         pass_ = Pass("any", "private", ("image",), 100, False)
@@ -84,14 +85,14 @@ def test_batches_have_the_pictures_of_their_set_in_one_scale(folders: Path) -> N
 def test_the_server_tests_a_kind_on_all_its_sets(folders: Path) -> None:
     found = opened(folders)
     assert found.server_samples["test"]["image"] == 12 + 11
-    labels = found._part_offset("image")[0].arrays["label"][found._parts[0].arrays["test.image"]]
+    labels = found._part_offsets["image"][0].arrays["label"][found._parts[0].arrays["test.image"]]
     assert np.bincount(labels).tolist() == [4, 4, 4] + [1] * 11
 
 
 def test_texts_of_two_sets_share_a_tokenizer(folders: Path) -> None:
     source, clients = {"text": ["ag-news", "mtsamples"]}, {"text": {"mtsamples": 2, "ag-news": 3}}
     found = opened(folders, source=source, clients=clients, partition="iid", channels=None)
-    part, texts = found._parts[0], found.names("train")
+    part, texts = found._parts[0], texts_in(found, "train")
     assert any("story number" in text for text in texts)
     # in the order in which clients are written
     assert [{*part.arrays["label"][found.rows(client)].tolist()} <= {*range(4)} for client in range(5)] == [
@@ -110,7 +111,7 @@ def test_pairs_of_two_sets_keep_their_pictures_and_public_ones_are_of_the_first(
     first = part.arrays["label"].shape[0] - 60  # COCO's: 8 pictures to train and 4 to test on, five captions each
     assert found.server_samples["public"]["image-text"] == 15 and part.arrays["public.image-text"].max() < first
     assert found.rows(0).max() < first <= found.rows(1).min() and found.client_samples.tolist() == [40, 40]
-    texts = found.names("train") + found.names("test")
+    texts = texts_in(found, "train") + texts_in(found, "test")
     assert sum(text.startswith("Thing") for text in texts) == 60
     coco_alone = opened(folders, source="coco", clients={"image-text": 1}, channels=None)._parts[0]
     for row in found.rows(1)[::5]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from miniatures import cifar100, coco, flickr, medmnist, vqa
+from split_texts import texts_in
 
 from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.errors import DataError
@@ -44,7 +45,7 @@ def test_the_server_tests_on_the_pairs_of_the_set_and_clients_keep_theirs(folder
     assert own.server_samples["test"] == {"image": 12, "image-text": 5}
     assert other.server_samples["test"] == {"image": 12, "image-text": 20}  # 4 validation pictures of COCO
     assert len(texts_and_pictures(other)[0]) == 20 and [
-        name for name in other.names("test") if "view" in name
+        name for name in texts_in(other, "test") if "view" in name
     ] == sorted(f"Thing {900 + i}, view {n}." for i in range(4) for n in range(5))
     mine = (opened(folders, source={"image-text": "coco"}, clients={"image-text": 2}), other)
     # standardised by the training pictures of their own set

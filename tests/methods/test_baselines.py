@@ -103,7 +103,7 @@ def test_central_training_is_a_loop_over_all_samples(tiny: Tiny, tmp_path: Path,
     run = edgefl.run(scenario, out=tmp_path / "run")
     setup, module = composed(scenario)
     rows = np.sort(np.concatenate([setup.clients.rows(client) for client in range(clients)]))
-    part = setup.clients._part_offset("image")[0]
+    part = setup.clients._part_offsets["image"][0]
     for round in range(1, ROUNDS + 1):
         seed = seeds.key(setup.seed, "server before", round, 0)
         epochs = []

@@ -70,7 +70,7 @@ def accuracy_by_hand(setup: Setup, tensors: Mapping[str, torch.Tensor], client: 
     module.load_state_dict(tensors, strict=False)
     module.eval()
     own: Any = setup.clients.held_out
-    part, _ = own._part_offset(kind)
+    part, _ = own._part_offsets[kind]
     rows, right = own.rows(client), 0
     for row in rows:
         sample = part.load(kind, np.array([row]), (kind,))

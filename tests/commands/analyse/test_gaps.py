@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from split_texts import texts_in
 
 import edgefl
 from edgefl.commands.analyse.gaps import pairs_of
@@ -111,7 +112,7 @@ def test_a_gap_is_the_distance_of_the_means_computed_by_hand(
 ) -> None:
     out = tmp_path / "out"
     found = edgefl.analyse(scenario, only=["gaps"], encoder=clip, out=out, figure=tmp_path / "figure.png")
-    train = set(federation_of(load(scenario), lambda _: None).names("train"))
+    train = set(texts_in(federation_of(load(scenario), lambda _: None), "train"))
     means = means_by_hand(folders, clip, train)
     image = float((means["image"] - means["images of pairs"]).norm())
     text = float((means["text"] - means["captions"]).norm())

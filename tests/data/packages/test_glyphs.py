@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from split_texts import texts_in
 
 from edgefl.data.packages.drawing import SHEET, draw_characters
 from edgefl.data.packages.glyphs import CLASSES, class_of, fonts, glyph_collection
@@ -17,7 +18,7 @@ def test_sixteen_fonts():
 
 
 def test_classes_have_the_known_numbers_of_characters(glyph_federation):
-    whole = [name for data in ("train", "validation", "test", "public") for name in glyph_federation.names(data)]
+    whole = [name for data in ("train", "validation", "test", "public") for name in texts_in(glyph_federation, data)]
     assert len(whole) == len(set(whole)) == 6352  # 7,353 less 1,001 mathematical letters and digits
     counts = Counter(class_of(name) for name in whole)
     known = {"latin": 990, "arabic": 463, "canadian syllabics": 404, "greek": 363, "arrow": 326, "cyrillic": 319,
@@ -26,7 +27,7 @@ def test_classes_have_the_known_numbers_of_characters(glyph_federation):
 
 
 def test_fifteen_percent_of_names_are_held_out_and_five_hundred_pairs_can_be_ranked(glyph_federation):
-    held = len(glyph_federation.names("validation")) + len(glyph_federation.names("test"))
+    held = len(texts_in(glyph_federation, "validation")) + len(texts_in(glyph_federation, "test"))
     assert held / 6352 == pytest.approx(0.15, abs=0.005)
     assert glyph_federation.server_samples["test"]["image-text"] >= 500
 

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from split_texts import texts_in
 
 from edgefl import registry
 from edgefl.data import DataOptions, open_federation
@@ -88,7 +89,7 @@ def test_pair_sets_serve_three_kinds(source, data_cache):
         cache=data_cache,
     )
     assert fed.client_samples.min() >= 10
-    assert not set(map(without_tone, fed.names("train"))) & set(map(without_tone, fed.names("test")))
+    assert not set(map(without_tone, texts_in(fed, "train"))) & set(map(without_tone, texts_in(fed, "test")))
 
 
 def test_a_missing_package_says_how_to_get_it():
