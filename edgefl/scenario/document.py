@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from edgefl import yaml_lines
 from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, KeyPosition, spell, write
@@ -44,7 +46,8 @@ class Override:
 class Document:
     """``data`` (mappings, lists, text, numbers, booleans, None) and the place of each path in it.
 
-    One with ``overrides``, from the command line or axes, has the document ``before`` them.
+    One with ``overrides``, from the command line or axes, has the document ``before`` them.  ``known`` has the sections
+    that were read, of this document and of all that were made from it: the cells of a comparison share most of theirs.
     """
 
     data: dict[str, Any]
@@ -52,6 +55,9 @@ class Document:
     file: str | None = None
     overrides: tuple[Override, ...] = ()
     before: Document | None = field(default=None, repr=False)
+    known: dict[tuple[str, int], tuple[object, str | None, BaseModel]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def error(self, path: KeyPath, message: str, *, at_key: bool = False) -> ScenarioError:
         """The error ``message`` about this path, pointing at its value or key, or at the nearest part around it."""

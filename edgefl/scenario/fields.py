@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -12,11 +12,13 @@ from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.disagreements import data_errors, disagreements
 from edgefl.scenario.document import Document
 from edgefl.scenario.keys import check_keys
-from edgefl.scenario.problems import collecting, show, validate
+from edgefl.scenario.problems import collecting, raise_all, show, validate
 from edgefl.scenario.sections import SECTIONS
 
 LARGEST_SEED = 2**63 - 1
 """The largest signed integer of 64 bits, which NumPy and torch take."""
+MOST_KNOWN = 200
+"""Sections that are held of a document and its cells: some ten cells without a section in common."""
 
 
 def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError], list[ScenarioError]]:
@@ -29,21 +31,43 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
     options: dict[str, BaseModel] = {}
     for key in SECTIONS:
         with collecting(errors):
-            name, options[key] = read_section(document, key)
+            name, options[key] = _known_section(document, key)
             if name is not None:
                 names[key] = name
-    if "data" in options:
-        try:
-            options["data"] = with_named_clients(cast(DataOptions, options["data"]))
-        except EdgeflError as error:
-            errors.append(document.error(("data",), str(error)))
-        errors += data_errors(document, cast(DataOptions, options["data"]))
     fields: dict[str, Any] = {f"{key}_name": name for key, name in names.items()}
     for key, read in (("name", _name), ("seed", _seed)):
         with collecting(errors):
             fields[key] = read(document)
     fields |= {f"{key}_options" if key in names else key: section for key, section in options.items()}
     return fields, errors, [] if errors else disagreements(document, options, names)
+
+
+def _known_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
+    """``read_section``, once for each section that documents share, with what the data themselves say.
+
+    Raises ScenarioError.
+    """
+    given = document.data.get(key)
+    if (found := document.known.get((key, id(given)))) is None:
+        if len(document.known) >= MOST_KNOWN:
+            document.known.clear()
+        name, options = read_section(document, key)
+        if isinstance(options, DataOptions):
+            options = _checked_data(document, options)
+        # the section is held, so that no other one gets its identity
+        found = document.known[key, id(given)] = (given, name, options)
+    return found[1:]
+
+
+def _checked_data(document: Document, options: DataOptions) -> DataOptions:
+    """The options with the clients that the data name.  Raises ScenarioError with all that is wrong with the data."""
+    errors: list[ScenarioError] = []
+    try:
+        options = with_named_clients(options)
+    except EdgeflError as error:
+        errors.append(document.error(("data",), str(error)))
+    raise_all(errors + data_errors(document, options))
+    return options
 
 
 def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:

@@ -71,13 +71,14 @@ def validate(
     model: type[BaseModel], data: Mapping[str, object], document: Document, path: KeyPath, nested: Nested | None = None
 ) -> BaseModel:
     """Validate the section at ``path`` as its model.  Raises ScenarioError with all errors in it."""
+    given = list(leaves(data))
     errors = [
         document.error((*path, *inner), f"must be {_alternatives_text(_type_names(hints))}, not {show(value)}")
-        for inner, value, hints in _misplaced_booleans(model, data, nested)
+        for inner, value, hints in _misplaced_booleans(model, data, given, nested)
     ]
     errors += [
         document.error((*path, *inner), f"must be a finite number, not {value}")
-        for inner, value in leaves(data)
+        for inner, value in given
         if isinstance(value, float) and not isfinite(value)
     ]
     reported = {error.key for error in errors}
@@ -311,7 +312,9 @@ def _description(model: type[BaseModel], path: KeyPath, data: Any, nested: Neste
 
 def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Every value that is neither a mapping nor a list, with its path."""
-    if isinstance(data, Mapping):
+    if data is None or isinstance(data, str | int | float):
+        yield path, data
+    elif isinstance(data, Mapping):
         for key, value in data.items():
             yield from leaves(value, (*path, key))
     elif isinstance(data, list | tuple):
@@ -325,11 +328,11 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", list: "a list",
 
 
 def _misplaced_booleans(
-    model: type[BaseModel], data: Any, nested: Nested | None
+    model: type[BaseModel], data: Any, given: Iterable[tuple[KeyPath, Any]], nested: Nested | None
 ) -> Iterator[tuple[KeyPath, bool, list[Any]]]:
-    """Booleans where none is allowed: pydantic would take ``true`` as the number 1."""
+    """Booleans where none is allowed, of the data's leaves: pydantic would take ``true`` as the number 1."""
 
-    for path, value in leaves(data):
+    for path, value in given:
         if not isinstance(value, bool):
             continue
         hints = [a for a, _ in _annotations_at(model, path, data, nested)]

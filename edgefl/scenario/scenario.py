@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -135,16 +136,21 @@ def read_document(document: Document) -> Scenario:
     complete = complete_compare(document, compare)
     document = replace(document, data={**document.data, "compare": complete})
     scenario = replace(scenario, compare=complete, _document=document)
-    scenario.combinations()  # report invalid combinations when the file is loaded
-    raise_all([error for axis in scenario.axes() if axis.are_rows for error in _same_rows(scenario, axis)])
+    axes = scenario.axes()
+    cells = combinations_of(scenario, axes)  # report invalid combinations when the file is loaded
+    for axis in axes:
+        if axis.are_rows:
+            raise_all(list(_same_rows(scenario, axis, cells if len(axes) == 1 else combinations_of(scenario, [axis]))))
     return scenario
 
 
-def _same_rows(scenario: Scenario, rows: ScenarioAxis) -> Iterator[ScenarioError]:
-    """Errors of rows that are the scenario of a row before them."""
+def _same_rows(
+    scenario: Scenario, rows: ScenarioAxis, cells: Sequence[tuple[str, Scenario]]
+) -> Iterator[ScenarioError]:
+    """Errors of rows that are the scenario of a row before them, by the cells of the rows."""
     known: dict[str, str] = {}
-    for label, (_, cell) in zip(rows.values, combinations_of(scenario, [rows]), strict=True):
-        if (other := known.setdefault(cell.to_yaml(), label)) != label:
+    for label, (_, cell) in zip(rows.values, cells, strict=True):
+        if (other := known.setdefault(json.dumps(cell.to_data()), label)) != label:
             message = f"is the same scenario as row {other!r}: leave one out, or change another field"
             yield scenario._document.error(("compare", ROWS, label), message, at_key=True)
 
