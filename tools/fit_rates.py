@@ -41,10 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.arrays import Booleans, Floats
-from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType
 from edgefl.devices.written_facts import library_folder
 from tools.published_steps.agreement import factor_around
+from tools.published_steps.measurements import measurements
 from tools.published_steps.predicting import KEY, MeasuredQuantity, key_of, measured_quantities, source_of
 
 TYPES: tuple[ProcessorType, ...] = ("cpu", "gpu")

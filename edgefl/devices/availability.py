@@ -6,13 +6,11 @@ switches are drawn by counter, so the cost of a query depends only on the client
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import inf
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from edgefl import registry, seeds
 from edgefl.arrays import Booleans, Floats, Integers
@@ -23,13 +21,11 @@ from edgefl.errors import PluginError
 from edgefl.registry.answers import name_function
 from edgefl.registry.part_fields import Fields
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
 FEW = 64
 """Up to so many clients are asked together until when they stay as they are, and not again before.
 
-Those that aren't asked twice take up to twice the time of a plain question with daily windows.  So a large cohort,
-which has other clients each time, is asked plainly; one client that is asked again takes a tenth of the time or less.
+Of a Markov process the plain question takes less, because it draws no next switch.  So a large cohort, which has other
+clients each time, is asked plainly; one client that is asked again takes a tenth of the time or less.
 """
 
 
@@ -163,40 +159,18 @@ class Diurnal(Availability):
 
     Options = DiurnalOptions
 
-    def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
-        """Whether ``at`` lies in a window: `[clients]`."""
-
-        def inside(rows: Integers, times: Floats) -> Booleans:
-            starts, ends = self._windows(rows, times)
-            in_any: Booleans = np.any((starts <= times[:, None]) & (times[:, None] < ends), axis=1)
-            return in_any
-
-        return _in_chunks(inside, clients, at)
-
-    def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The end of the window that ``at`` lies in, else ``at``: `[clients]`."""
-
-        def end(rows: Integers, times: Floats) -> Floats:
-            starts, ends = self._windows(rows, times)
-            inside = (starts <= times[:, None]) & (times[:, None] < ends)
-            return np.where(inside.any(axis=1), np.where(inside, ends, -inf).max(axis=1), times)
-
-        return _in_chunks(end, clients, at)
-
-    def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The start of the next window, or ``at`` if it lies in one: `[clients]`."""
-
-        def start(rows: Integers, times: Floats) -> Floats:
-            starts, ends = self._windows(rows, times)
-            # The earliest window that hasn't ended; it may have begun already.
-            first: Floats = np.where(times[:, None] < ends, starts, inf).min(axis=1)
-            return np.asarray(np.maximum(first, times))
-
-        return _in_chunks(start, clients, at)
-
-    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+    def until(self, clients: Integers, at: Floats) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in a window, and the end of that window or the start of the next: both `[clients]`."""
-        return _state(self, clients, at)
+        found = [self._until(rows, times) for rows, times in _chunks(clients, at)]
+        on, until = (np.concatenate(each) for each in zip(*found, strict=True))
+        return on, until
+
+    def _until(self, rows: Integers, times: Floats) -> tuple[Booleans, Floats]:
+        starts, ends = self._windows(rows, times)
+        now = times[:, None]
+        inside = (starts <= now) & (now < ends)
+        on, later = inside.any(axis=1), np.where(now < ends, starts, inf).min(axis=1)
+        return on, np.where(on, np.where(inside, ends, -inf).max(axis=1), later)
 
     def _windows(self, rows: Integers, times: Floats) -> tuple[Floats, Floats]:
         """Starts and ends of the windows of four days around each time: `[clients, 4]`.
@@ -231,33 +205,14 @@ class Markov(Availability):
     Options = MarkovOptions
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
-        """Whether the last call was "on": `[clients]`."""
-        return _in_chunks(lambda rows, times: self._at(rows, times)[0], clients, at)
+        """Whether the last call was "on": `[clients]`; the next one, which takes longer to find, isn't drawn."""
+        return np.concatenate([self._at(*chunk)[0] for chunk in _chunks(*rows_and_times(clients, at))])
 
-    def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The time of the next call "off", or ``at`` if the client is off: `[clients]`."""
-        return _in_chunks(partial(self._switch, True), clients, at)
-
-    def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The time of the next call "on", or ``at`` if the client is on: `[clients]`."""
-        return _in_chunks(partial(self._switch, False), clients, at)
-
-    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+    def until(self, clients: Integers, at: Floats) -> tuple[Booleans, Floats]:
         """Whether the last call was "on", and the time of the next other call: both `[clients]`."""
-
-        def switches(rows: Integers, times: Floats) -> Floats:
-            on, calls = self._at(rows, times)
-            until = calls.after(on.astype(np.int64))
-            return np.where(on, until, -until)  # the sign says whether it is on
-
-        signed = _in_chunks(switches, clients, at)
-        return ~np.signbit(signed), np.abs(signed)
-
-    def _switch(self, of_on: bool, rows: Integers, times: Floats) -> Floats:
-        on, calls = self._at(rows, times)
-        wanted = np.flatnonzero(on == of_on)
-        times[wanted] = calls.after(np.full(len(wanted), int(of_on)), wanted)
-        return times
+        found = [self._at(*chunk) for chunk in _chunks(clients, at)]
+        on, until = [on for on, _ in found], [calls.after(on.astype(np.int64)) for on, calls in found]
+        return np.concatenate(on), np.concatenate(until)
 
     def _at(self, rows: Integers, times: Floats) -> tuple[Booleans, Calls]:
         """Whether these clients are on, and the calls around the times."""
@@ -274,33 +229,13 @@ class TracedAvailability(Availability):
         super().__init__(options, seed)
         self.trace: AvailabilityIntervals = read_trace(options.file, options.period)
 
-    def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
-        """Whether ``at`` lies in an interval of the client's record: `[clients]`."""
-        rows, times = rows_and_times(clients, at)
-        return self.trace.inside(self._record(rows), times)
-
-    def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The end of the interval that ``at`` lies in, else ``at``: `[clients]`."""
-        rows, times = rows_and_times(clients, at)
-        return self.trace.end(self._record(rows), times)
-
-    def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The start of the next interval, or ``at`` if it lies in one: `[clients]`."""
-        rows, times = rows_and_times(clients, at)
-        return self.trace.next(self._record(rows), times)
-
-    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+    def until(self, clients: Integers, at: Floats) -> tuple[Booleans, Floats]:
         """Whether ``at`` lies in an interval, and that interval's end or the start of the next: both `[clients]`."""
-        return _state(self, clients, at)
+        return self.trace.until(self._record(clients), at)
 
     def _record(self, rows: Integers) -> Integers:
         drawn = seeds.uniforms(self.seed, "availability trace", of=rows)[:, 0]
         return np.asarray(drawn * len(self.trace), dtype=np.int64)
-
-
-def _state(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
-    on = availability.available(clients, at)
-    return on, np.where(on, availability.leaves(clients, at), availability.returns(clients, at))
 
 
 def rows_and_times(clients: ArrayLike, at: ArrayLike) -> tuple[Integers, Floats]:
@@ -314,11 +249,8 @@ _AT_ONCE = 8192
 would take a gigabyte."""
 
 
-def _in_chunks(
-    answer: Callable[[Integers, Floats], NDArray[Scalar]], clients: ArrayLike, at: ArrayLike
-) -> NDArray[Scalar]:
-    rows, times = rows_and_times(clients, at)
-    if len(rows) <= _AT_ONCE:
-        return answer(rows, times)
-    chunks = [slice(first, first + _AT_ONCE) for first in range(0, len(rows), _AT_ONCE)]
-    return np.concatenate([answer(rows[chunk], times[chunk]) for chunk in chunks])
+def _chunks(rows: Integers, times: Floats) -> list[tuple[Integers, Floats]]:
+    return [
+        (rows[first : first + _AT_ONCE], times[first : first + _AT_ONCE])
+        for first in range(0, max(len(rows), 1), _AT_ONCE)
+    ]

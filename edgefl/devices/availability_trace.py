@@ -49,34 +49,21 @@ class AvailabilityIntervals:
     def __len__(self) -> int:
         return len(self.names)
 
-    def inside(self, record: Integers, times: Floats) -> Booleans:
-        """Whether each time lies in an interval of its record: `[times]`."""
-        return self._find(record, times)[2]
+    def until(self, record: Integers, times: Floats) -> tuple[Booleans, Floats]:
+        """Whether each time lies in an interval of its record, and until when that stays so: both `[times]`.
 
-    def end(self, record: Integers, times: Floats) -> Floats:
-        """The end of the interval that each time lies in, inf if it never ends: `[times]`.
-
-        For a time outside all intervals, the time itself.
+        That is the end of the interval or the start of the next one; inf if it never ends, or none follows.
         """
         cycle, after, inside = self._find(record, times)
-        first, latest = self.offsets[record], np.maximum(after - 1, 0)
-        if self.period is None:
-            return np.where(inside, self.ends[latest], times)
-        following = (cycle + 1) * self.period
-        ends = np.minimum(cycle * self.period + self.ends[latest], following)
+        base, following = cycle * (self.period or 0.0), inf if self.period is None else (cycle + 1) * self.period
+        first, none_left = self.offsets[record], after == self.offsets[record + 1]
+        ends = np.minimum(base + self.ends[np.maximum(after - 1, 0)], following)
         # An interval that lasts to the end of the period continues if the next period starts with an interval.
         continues = (ends == following) & (self.starts[first] == 0)
         ends = np.where(continues, following + self.ends[first], ends)
         ends = np.where(continues & (self.ends[first] == self.period), inf, ends)
-        return np.where(inside, ends, times)
-
-    def next(self, record: Integers, times: Floats) -> Floats:
-        """The start of the first interval after each time, or the time if it lies in one; inf if none follows."""
-        cycle, after, inside = self._find(record, times)
-        none_left = after == self.offsets[record + 1]
-        starts = cycle * (self.period or 0.0) + self.starts[np.where(none_left, 0, after)]
-        next_cycle = inf if self.period is None else (cycle + 1) * self.period + self.starts[self.offsets[record]]
-        return np.where(inside, times, np.where(none_left, next_cycle, starts))
+        starts = np.where(none_left, following + self.starts[first], base + self.starts[np.where(none_left, 0, after)])
+        return inside, np.where(inside, ends, starts)
 
     def _find(self, record: Integers, times: Floats) -> tuple[Integers, Integers, Booleans]:
         """For each time: the number of its period, the index of the next interval, and whether it is in an interval.

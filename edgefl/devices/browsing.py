@@ -10,13 +10,12 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from edgefl import units
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile
 from edgefl.devices.link_trace import LinkTrace
-from edgefl.devices.measurements import measurements
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.processors import efficiency_of
 from edgefl.devices.profile import (
@@ -166,10 +165,26 @@ def _device(device: Device) -> DeviceProfile:
     )  # fmt: skip
 
 
+class _Figure(BaseModel):
+    """What counts of a published measurement; ``tools/published_steps`` reads all of it."""
+
+    device: str
+    measured: str = ""
+    watts: object = None
+
+
 @cache
 def _energy_figure_counts() -> Counter[str]:
-    """Published figures of watts or joules by device."""
-    return Counter(row.device for row in measurements() if row.watts is not None or row.measured in ("power", "energy"))
+    """Published figures of watts or joules by device.  Raises DeviceError for an invalid file of measurements."""
+    counts = Counter[str]()
+    for path in library_files("measurements").values():
+        written = read_written(path, "a file of measurements has a list, measurements")
+        try:
+            rows = TypeAdapter(list[_Figure]).validate_python(written.data.get("measurements"))
+        except ValidationError as error:
+            raise written.invalid(error, ("measurements",), "a measurement is {device, measured, value}") from None
+        counts.update(row.device for row in rows if row.watts is not None or row.measured in ("power", "energy"))
+    return counts
 
 
 def rests_on(device: Device) -> RestsOn | None:

@@ -75,6 +75,7 @@ class Calls:
         columns = np.arange(len(self._rows)) if columns is None else columns
         first, cells = self._after[kinds, columns], self._cells[kinds, columns]
         pending = np.flatnonzero(np.isinf(first))
+        pending = pending[np.argsort(kinds[pending], kind="stable")]
         while len(pending):
             cells[pending] += 1
             _, first[pending] = self._around(kinds[pending], columns[pending], cells[pending])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from edgefl.cost.client_cost import ComputeCost
-from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, load_fitted_rates, processor_of
 from edgefl.devices.profile import Hardware, hardware
 from edgefl.devices.written_facts import library_folder
 from tools import fit_rates
 from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
+from tools.published_steps.measurements import Measurement, measurements
 from tools.published_steps.predicting import MeasuredQuantity, measured_quantities, source_of
 
 PEAK, BANDWIDTH, HOST = 1e11, 1e10, 2e-5

@@ -8,7 +8,6 @@ from typing import Any
 
 from edgefl import units
 from edgefl.devices import device_names, load_device
-from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import SecondsInterval, classes, load_fitted_rates
 from edgefl.devices.profile import Device, hardware
 from edgefl.devices.runtime import PYTORCH, load_runtime, runtime_names
@@ -17,6 +16,7 @@ from tools.pages.markdown import table
 from tools.pages.measured import recorded
 from tools.published_steps.agreement import agreement
 from tools.published_steps.answer import Estimate, Unseen
+from tools.published_steps.measurements import Measurement, measurements
 from tools.published_steps.predicting import foretold, key_of, source_of
 
 UNSEEN = {

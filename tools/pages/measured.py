@@ -20,9 +20,9 @@ from typing import Any
 
 from edgefl import units
 from edgefl.devices import device_names, link_names, load_device
-from edgefl.devices.measurements import measurements
 from edgefl.devices.profile import hardware
 from tools.pages.markdown import PROJECT
+from tools.published_steps.measurements import measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "docs" / "evidence" / "figures"

@@ -14,7 +14,6 @@ from statistics import fmean, median
 from typing import get_args
 
 from edgefl.cost.client_cost import ComputeCost
-from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime, library_files, load_device
 from edgefl.devices.written_facts import library_folder
 from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
@@ -34,6 +33,7 @@ from tools.published_steps.answer import (
     Unseen,
 )
 from tools.published_steps.chart import agreement_chart
+from tools.published_steps.measurements import Measurement, measurements
 from tools.published_steps.step import step_cost
 
 

@@ -18,7 +18,6 @@ from edgefl import models
 from edgefl.cost.client_cost import ComputeCost, operator_table
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.predict import ROOMS, replace_tensors
-from edgefl.devices.measurements import Measurement
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.memo import cache_folder, recall, remember
@@ -27,6 +26,7 @@ from edgefl.plain_data import from_data, to_data
 from edgefl.registry import package_digest
 from edgefl.registry.part_fields import Fields
 from edgefl.work import CUDA_ROUNDING, METERED, Meter, StepTrace, digest
+from tools.published_steps.measurements import Measurement
 
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OPTIMIZERS = {

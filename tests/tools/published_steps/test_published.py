@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from edgefl.devices.measurements import Measurement, measurements
 from edgefl.records.devices import Sourced
 from edgefl.records.reading import decode
 from edgefl.records.record import UNSET
 from tools.pages.measured import recorded
 from tools.published import main
 from tools.published_steps.answer import Foretold, PublishedAgreement, PublishedRow
+from tools.published_steps.measurements import Measurement, measurements
 from tools.published_steps.predicting import (
     foretold,
     key_of,

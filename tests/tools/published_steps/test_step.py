@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from edgefl.cost.client_cost import ComputeCost
-from edgefl.devices.measurements import Measurement, measurements
 from edgefl.errors import DeviceError
 from edgefl.operator_classes import OperatorClass
+from tools.published_steps.measurements import Measurement, measurements
 from tools.published_steps.step import network, step_cost
 
 VIT = next(row for row in measurements() if row.model == "vit_tiny_patch16_224")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from edgefl.devices import device_names
-from edgefl.devices.measurements import Measurement, Software, measurements, read_measurements
 from edgefl.devices.profile import hardware, library_files
 from edgefl.errors import DeviceError
 from tools.pages.measured import figures
+from tools.published_steps.measurements import Measurement, Software, measurements, read_measurements
 
 ROWS = measurements()
 FILE = """title: "A page"
@@ -45,7 +45,7 @@ def test_the_docs_say_how_many_measurements_there_are() -> None:
     known = [len(ROWS), len(devices & set(device_names())), len(devices - set(device_names()))]
     names = ("measurements", "shipped-devices", "other-processors")
     assert [figures()[f"seconds.{name}"] for name in names] == list(map(str, known))
-    text = (Path(__file__).parents[2] / "docs/evidence/seconds.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/evidence/seconds.md").read_text()
     assert all(f"figure: seconds.{name} " in text for name in names)
     assert devices - set(device_names()) == set(library_files("hardware"))
 
