@@ -1,6 +1,6 @@
 """Methods of federated learning, each in one file, client and server halves together."""
 
-from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, ComparableUpdates
 from edgefl.methods.aggregation.server_optimizers import ServerOptimizer
 from edgefl.methods.protocol import Method
@@ -10,5 +10,5 @@ from edgefl.work.update import Update
 
 __all__ = [
     "ByCoordinate", "ByUpdate", "ClientFacts", "Cohort", "ComparableUpdates", "Kind", "Method", "ServerOptimizer",
-    "ServerState", "Setting", "Update", "combine",
+    "ServerState", "Setting", "Update",
 ]  # fmt: skip

@@ -21,9 +21,6 @@ class StopOptions(Fields):
     patience: PositiveInt | None = Field(
         None, description="the run ends after so many evaluations in a row that were no better than the best before"
     )
-    min_delta: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="by how much an evaluation must be better to count for patience"
-    )
     after: NonNegativeInt = Field(
         0, description="first rounds in which the run doesn't end; their evaluations don't count for patience"
     )
@@ -34,11 +31,9 @@ class StopOptions(Fields):
     @model_validator(mode="after")
     def _whole(self) -> StopOptions:
         given = [name for name in ("target", "patience", "better") if getattr(self, name) is not None]
-        given += [name for name in ("min_delta", "after") if getattr(self, name)]
+        given += ["after"] if self.after else []
         if self.metric is None and given:
             raise ValueError(f"{given[0]} needs the metric that it is about: metric: image.accuracy")
         if self.metric is not None and self.target is None and self.patience is None:
             raise ValueError("metric needs a target, a patience, or both")
-        if self.min_delta and self.patience is None:
-            raise ValueError("min_delta needs a patience")
         return self

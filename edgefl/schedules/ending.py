@@ -32,7 +32,6 @@ class UntilOptions(Fields):
     patience: PositiveInt = Field(
         description="the stage ends after so many evaluations in a row that were no better than its best before"
     )
-    min_delta: float = Field(0, ge=0, allow_inf_nan=False, description="by how much an evaluation must be better")
 
     @property
     def is_loss(self) -> bool:
@@ -47,7 +46,7 @@ class Patience(Ending):
     best: BestMetric
 
     def __init__(self, until: UntilOptions):
-        self.until, self.best = until, BestMetric.from_name(until.metric, None, until.min_delta)
+        self.until, self.best = until, BestMetric.from_name(until.metric)
 
     def sees(self, seen: EndedRound, stage: Stage) -> bool:
         """Whether the patience is over; a round without a value doesn't count, one that isn't finite is no better."""

@@ -75,7 +75,7 @@ class MetricWatch:
         metric = best.metric if best else stop.metric
         if metric is None:
             return None
-        followed = BestMetric.from_name(stop.metric, stop.better, stop.min_delta) if stop.metric else None
+        followed = BestMetric.from_name(stop.metric, stop.better) if stop.metric else None
         lower = followed.lower if followed and metric == stop.metric else lower_is_better(metric)
         return cls(stop, RankedRounds(metric, lower, best.keep if best else 1), followed)
 
@@ -102,11 +102,10 @@ class MetricWatch:
 
     def _no_better(self, best: BestMetric) -> str:
         """What ended the patience, as text."""
-        delta, times = self.stop.min_delta, f"{best.without} evaluation{'' if best.without == 1 else 's'}"
+        times = f"{best.without} evaluation{'' if best.without == 1 else 's'}"
         if best.value is None:
             return f"was not finite in {times}"
-        by = f" by more than {delta:.4g}" if delta else ""
-        return f"was no better than {best.value:.4g} of round {best.round}{by} in {times}"
+        return f"was no better than {best.value:.4g} of round {best.round} in {times}"
 
     def values(self, metrics: Metrics) -> dict[str, float | None]:
         """The values of the followed metrics in an evaluation."""

@@ -79,9 +79,6 @@ class PretrainStop(Fields):
         description="the tower keeps the values of its best epoch after so many epochs in a row that were no better; "
         "the score is the accuracy on public samples that are held out of its training"
     )
-    min_delta: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="by how much an epoch must be better to count for patience"
-    )
     after: NonNegativeInt = Field(
         0, description="first epochs after which the training doesn't end; they don't count for patience"
     )
@@ -332,7 +329,7 @@ class Pretraining:
             if stop is None or held_out is None:
                 continue
             accuracies.append(self._accuracy(modality, held_out, works[0], values, "public"))
-            if not best_epoch or accuracies[-1] > accuracies[best_epoch - 1] + stop.min_delta:
+            if not best_epoch or accuracies[-1] > accuracies[best_epoch - 1]:
                 best, best_epoch = values, epoch + 1
             if epoch + 1 - max(best_epoch, stop.after) >= stop.patience:
                 break

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combining import combine
 from numpy.typing import NDArray
 from torch import Tensor
 
 import edgefl
 from edgefl import registry
 from edgefl.errors import EdgeflError, MethodError, PluginError
-from edgefl.methods import ByCoordinate, ByUpdate, ComparableUpdates, ServerOptimizer, Update, combine
+from edgefl.methods import ByCoordinate, ByUpdate, ComparableUpdates, ServerOptimizer, Update
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import Mean, Rule
 from edgefl.registry.registered import PARTS

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from combining import combine
 from edgefl_toys import CPU, FACTS, Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
-from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update, combine
+from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Item, Payload, Work, run
 from edgefl.work.training_options import TrainingOptions

@@ -36,13 +36,15 @@ DATA = {
 PACE = {"window": 2, "fit": 2, "patience": 1, "slope": 0.1}
 
 
-def scenario(tiny: Tiny, rounds: int = ROUNDS, evaluation: Any = None, **schedule: Any) -> dict[str, Any]:
+def scenario(
+    tiny: Tiny, rounds: int = ROUNDS, evaluation: Any = None, lr: float = LR, **schedule: Any
+) -> dict[str, Any]:
     """Each client's samples are one batch, so that no order of samples matters."""
     return tiny(
         data=DATA,
         model={"image": {"blocks": 3, "width": 8, "heads": 2, "patch": 4}},
         schedule={"stages": 3, "rounds": rounds, **schedule},
-        training={"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
+        training={"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": lr, "implementation": "for-loop"},
         evaluation=evaluation or {},
     )
 
@@ -57,6 +59,7 @@ class Loop:
     """
 
     def __init__(self, given: Mapping[str, Any], blocks: list[tuple[int, int]], planned: list[int]):
+        self.lr = given["training"]["lr"]
         setup = compose(load({"edgefl": 1, **given}))
         model = setup.method.setting.kinds["image"].model
         self.modules = {depth: models.build(models.at_depth(model, {"image": depth})) for depth in (1, 2, 3)}
@@ -105,7 +108,7 @@ class Loop:
                 losses += float(loss.detach()) * len(batch["label"]) / EPOCHS
                 for name, slope in zip(learnt, slopes, strict=True):
                     if slope is not None:
-                        own[name] = (own[name].detach() - LR * slope).requires_grad_()
+                        own[name] = (own[name].detach() - self.lr * slope).requires_grad_()
             for name in learnt:
                 sums[name] = sums.get(name, 0) + own[name].detach() * len(batch["label"])
             total += len(batch["label"])
@@ -159,9 +162,9 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int]], list[int], Callabl
         no_better(0, 1, 2),
     ),
     "loss": (
-        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1, "min_delta": 0.05}},
+        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1}, "lr": 1.0},
         [(0, 0), (0, 1), (0, 2)], [6, 7, 7],
-        lambda loop, stage, moved: stalls(loop.history[-len(moved) :], 0.05),
+        no_better(1, -1, 1),
     ),
     "smartfreeze": (
         {"name": "smartfreeze", "smooth": 2, "window": 2, "fit": 2, "patience": 2, "slope": 0.06},
@@ -176,11 +179,6 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int]], list[int], Callabl
         [(1, 2), (0, 0), (1, 2)], [4, 4, 2], flat(1, 2, 1, 2, 0.5, 1),
     ),
 }  # fmt: skip
-
-
-def stalls(history: list[tuple[float, float]], gain: float) -> bool:
-    losses = [loss for _, loss in history]
-    return len(losses) > 1 and losses[-1] >= min(losses[:-1]) - gain
 
 
 def check_by_hand(tiny: Tiny, case: str, out: Path) -> None:

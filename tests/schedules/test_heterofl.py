@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combining import combine
 from edgefl_games import TABLES, Games, broken_rules, changed, granted
 from edgefl_toys import FACTS
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from torch import Tensor
 import edgefl
 from edgefl import models, registry
 from edgefl.errors import EdgeflError, MethodError
-from edgefl.methods import Cohort, Update, combine
+from edgefl.methods import Cohort, Update
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.models.tower import Attention

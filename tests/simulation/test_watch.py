@@ -51,8 +51,6 @@ def played(values: Sequence[float | None], kept: BestOptions | None = None, **st
         ([0.9, 0.5, 0.3], {"target": 0.4, "better": "lower"}, 3, "image x 0.3 reached 0.4"),
         ([0.1, 0.3, 0.2, 0.3, 0.9], {"patience": 2}, 4, "image x was no better than 0.3 of round 2 in 2 evaluations"),
         ([0.1, 0.2, 0.15, 0.25, 0.2], {"patience": 2}, None, ""),
-        ([0.1, 0.19, 0.2], {"patience": 2, "min_delta": 0.25}, 3,
-         "image x was no better than 0.1 of round 1 by more than 0.25 in 2 evaluations"),
         ([0.5, 0.4, 0.3, 0.2], {"patience": 1, "after": 3}, 4, "image x was no better than 0.5 of round 1"),
         ([0.9, 0.9, 0.1], {"target": 0.8, "after": 1}, 2, "image x 0.9 reached 0.8"),
         ([None, None], {"patience": 2}, 2, "image x was not finite in 2 evaluations"),
@@ -72,8 +70,8 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
     assert again.to_data() == watch.to_data()
 
 
-def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
-    watch = played([0.1, 0.3, 0.3, 0.2], patience=4, min_delta=0.5)
+def test_the_best_is_the_first_of_equal_values() -> None:
+    watch = played([0.1, 0.3, 0.3, 0.2], patience=4)
     assert watch.best == BestRecord(metric="image.x", value=0.3, round=2)
     assert {round: state.tensors["w"] for round, state in watch.unwritten.items()} == {2: 2}
     other = played([0.1, 0.3, 0.05], kept=BestOptions(metric="image.y"), patience=9)
@@ -110,7 +108,6 @@ def test_lower_is_better_by_name() -> None:
         ({"target": 0.5}, "target needs the metric"),
         ({"after": 3}, "after needs the metric"),
         ({"metric": "image.accuracy"}, "metric needs a target, a patience, or both"),
-        ({"metric": "image.accuracy", "target": 1.0, "min_delta": 0.1}, "min_delta needs a patience"),
         ({"metric": "image.accuracy", "patience": 0}, "greater than 0"),
         ({"metric": "image.accuracy", "target": float("nan")}, "finite"),
     ],

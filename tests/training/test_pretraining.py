@@ -236,15 +236,15 @@ def test_it_stops_after_epochs_without_a_better_one_and_keeps_the_best(few: Make
     assert json.loads((tmp_path / "run" / "pretrained.json").read_text())["text"] == told
 
 
-def test_after_and_min_delta_of_stop_count_as_in_a_run(few: Make) -> None:
+def test_after_of_stop_counts_as_in_a_run(few: Make) -> None:
     def epochs(**stop: Any) -> int:
-        tower = {"epochs": 12, "batch": 16, "lr": 1e-6}
+        tower = {"epochs": 12, "batch": 16, "lr": 1e-12}
         given = pretraining(few(pretrain={"text": tower, "stop": {"patience": 2, "validation": 0.3, **stop}}))
         given()
         return given.told["text"]["epochs"]
 
-    assert epochs(min_delta=1) == 3  # no epoch is better than the first
-    assert epochs(min_delta=1, after=5) == 7
+    assert epochs() == 3  # no epoch is better than the first
+    assert epochs(after=5) == 7
 
 
 def test_what_is_held_out_to_stop_are_whole_groups_of_public_samples(few: Make) -> None:

@@ -131,7 +131,7 @@ def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
     assert "image.kappa" in {f"image.{name}" for name in run.records("rounds")[-1]["metrics"]["image"]}
 
 
-@pytest.mark.slow(smaller="test_the_best_is_the_first_of_equal_values_whatever_min_delta")
+@pytest.mark.slow(smaller="test_the_best_is_the_first_of_equal_values")
 def test_a_best_round_is_chosen_by_one(tiny: Tiny, tmp_path: Path) -> None:
     evaluation = {"every": 1, "metrics": ["kappa"], "best": "image.kappa"}
     run = edgefl.run(tiny(evaluation=evaluation), out=tmp_path / "run")

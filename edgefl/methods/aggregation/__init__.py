@@ -3,7 +3,6 @@
 Means weighted by samples, robust rules (among them Krum), and server optimizers.
 """
 
-from edgefl.methods.aggregation.combine import combine
 from edgefl.methods.aggregation.senders import Cohort
 
-__all__ = ["Cohort", "combine"]
+__all__ = ["Cohort"]

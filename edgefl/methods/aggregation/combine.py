@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.work import Address
@@ -41,27 +40,6 @@ Mix = Callable[[Address, Cohort], Mapping[Any, float]]
 """Maps an address to its ``Source``s, the addresses or rows whose deltas change it, with their coefficients."""
 Parts = dict[Address, list[MixTerm]]
 """The terms of each address, in order of addition."""
-
-
-def usual_weight(update: Update) -> float:
-    """Default weight of an update: its number of samples, or 1 where the round policy weighs updates equally."""
-    return update.weight
-
-
-def combine(
-    tensors: Mapping[Address, Tensor],
-    updates: Sequence[Update],
-    mix: Mix,
-    weight: Callable[[Update], float] = usual_weight,
-    options: AggregationOptions = MEAN,
-) -> dict[Address, Tensor]:
-    """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` from ``Updates.deltas``.
-
-    Coefficients that sum to 1 give a weighted mean; with a smaller sum, the rest is the old value (compensation).
-    Independent of the order of updates.
-    """
-    parts = parts_of(tensors, *Updates(updates).deltas(tensors, weight, options), mix)
-    return {address: apply_terms(tensors[address], terms) for address, terms in parts.items()}
 
 
 def parts_of(

@@ -68,7 +68,6 @@ class PmcmFL(LibraryMethod):
             0.01, description="weight of the contrast between fused features and their prototypes, from round 2 on"
         )
         temperature: PositiveFloat = Field(0.07, description="temperature of that contrast")
-        initial: Literal["normal", "zeros"] = Field("normal", description="prototypes before any client has sent some")
         prototypes_of: Literal["pairs", "all"] = Field(
             "pairs",
             description="samples that prototypes are computed from: those with both modalities (pairs, public code), "
@@ -168,8 +167,7 @@ class PmcmFL(LibraryMethod):
 
     def first(self, table: str) -> Tensor:
         """Standard normal, so that the first round's mask is noise; zeros for ``predicted``."""
-        drawn = torch.randn(self.shape(table))
-        return drawn * (self.options.initial == "normal" and table != "predicted")
+        return torch.randn(self.shape(table)) * (table != "predicted")
 
     # matching models --------------------------------------------------------------------------------------------
 

@@ -63,11 +63,6 @@ class CreamFL(Exchange):
             description="weights of the clients' representations: by contrast for each sample (gca), equal (mean), "
             "by number of samples (average), or by number of samples with clients with pairs counted 100 times (iot)",
         )
-        denominator: Literal["others", "all"] = Field(
-            "others",
-            description="samples in the sum of GCA's weights: all but the sample's own pair (others), or all of "
-            "them (all, public code)",
-        )
         inter: bool = Field(True, description="whether clients contrast with the other modality's representations")
         intra: bool = Field(
             True,
@@ -83,17 +78,6 @@ class CreamFL(Exchange):
         )
         rescale: bool = Field(False, description="whether the inter term is scaled to the magnitude of the intra term")
         temperature: PositiveFloat = Field(0.5, description="temperature of the clients' contrast")
-        old: Literal["copy", "table"] = Field(
-            "copy",
-            description="how a client's representations of the round's start are computed: by a frozen copy of "
-            "its model at every step (copy), or once (table), which takes less compute, and less memory where "
-            "there are few public samples",
-        )
-        pair_clients: Literal["contrast", "plain"] | None = Field(
-            None,
-            description="whether clients with pairs contrast and send representations (contrast), or only train "
-            "(plain); null: contrast, with server: federated plain",
-        )
         pcme: Pcme | None = Field(
             None, description="PCME's probabilistic loss for clients with pairs, {samples: 7}; null: CLIP's loss"
         )
@@ -111,19 +95,12 @@ class CreamFL(Exchange):
                 for field in ("model", "order", "server_epochs", "server_task"):
                     if getattr(self, field) != type(self).model_fields[field].default:
                         raise ValueError(f"{field} applies to server: own only, but server is federated")
-            if not self.has_averaged_models and not self.pairs_contribute:
-                raise ValueError("pair_clients: plain needs clients: averaged, or clients with pairs send nothing")
             return self
 
         @property
         def has_averaged_models(self) -> bool:
             """Whether clients' models travel and are averaged by kind."""
             return (self.clients or ("private" if self.server == "own" else "averaged")) == "averaged"
-
-        @property
-        def pairs_contribute(self) -> bool:
-            """Whether clients with pairs contrast and send representations."""
-            return (self.pair_clients or ("contrast" if self.server == "own" else "plain")) == "contrast"
 
     summary = "representations of public pairs instead of models, weighted by contrast (CreamFL)"
     paper = "Yu et al. 2023"
@@ -145,8 +122,8 @@ class CreamFL(Exchange):
 
     @property
     def contributors(self) -> list[str]:
-        """Kinds that contrast and send representations."""
-        pairs = self.options.pairs_contribute
+        """Kinds that contrast and send representations: with ``server: federated`` clients with pairs only train."""
+        pairs = self.options.server == "own"
         return [k.name for k in self.setting.kinds.values() if len(k.modalities) == 1 or pairs]
 
     def initial(self, seed: int) -> ServerState:
@@ -176,15 +153,13 @@ class CreamFL(Exchange):
             )  # fmt: skip
             passes = self._with_contrast(passes, len(self.trained_patterns(kind)), contrast)
             needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
-            if options.intra and options.old == "table":
-                passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
         passes.append(self.representation_pass(own))
         return replace(
             work,
             passes=tuple(passes),
             down=(*work.down, *([self.table("public", "public", needed)] if needed else [])),
             up=(*work.up, self.table("represented", "represented", own)),
-            reference=options.old == "copy" and options.intra and bool(needed),
+            reference=options.intra and bool(needed),
         )
 
     def _with_contrast(self, private: Sequence[Pass], per_epoch: int, contrast: Pass) -> list[Pass]:
@@ -227,7 +202,7 @@ class CreamFL(Exchange):
         if options.aggregation == "gca":
             other = state.tensors[f"table/public.{self.other(modality)}"]
             with threads(1):
-                scores = [gca_scores(table, other, own_pair=options.denominator == "all") for _, table in sent]
+                scores = [gca_scores(table, other) for _, table in sent]
             return torch.stack(scores).softmax(0)
         counts = torch.ones(len(sent))
         if options.aggregation != "mean":
@@ -267,17 +242,16 @@ def with_probabilistic_models(setting: Setting) -> Setting:
     return replace(setting, kinds=kinds)
 
 
-def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: int = 1024) -> Tensor:
+def gca_scores(table: Tensor, other: Tensor, *, rows: int = 1024) -> Tensor:
     """``[samples]``: how well each representation matches its own pair in the other modality's table.
 
-    CreamFL's score, ``i_k . t_k - log sum_{j != k} exp(i_k . t_j)``; with ``own_pair`` the sum includes j = k (public
-    code).  ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
+    CreamFL's score, ``i_k . t_k - log sum_{j != k} exp(i_k . t_j)``.  ``rows`` of ``[samples, samples]`` are in memory
+    at a time; the result doesn't depend on it.
     """
     scores = []
     for start in range(0, len(table), rows):
         logits = table[start : start + rows].float() @ other.T
         own = logits.diagonal(start).clone()
-        if not own_pair:
-            logits.diagonal(start).fill_(-torch.inf)
+        logits.diagonal(start).fill_(-torch.inf)
         scores.append(own - logits.logsumexp(1))
     return torch.cat(scores)

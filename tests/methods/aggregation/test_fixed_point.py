@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from combining import usual_weight
 from torch import Tensor
 
 from edgefl.methods import Update
-from edgefl.methods.aggregation.combine import usual_weight
 from edgefl.methods.aggregation.fixed_point import FixedPointMeans
 from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.options import AggregationOptions

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combining import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
 from torch import Tensor
 
-from edgefl.methods import Update, combine
+from edgefl.methods import Update
 from edgefl.methods.aggregation.krum import rank_updates
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Item, Payload, Work

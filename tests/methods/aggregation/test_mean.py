@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from combining import usual_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods import Update
-from edgefl.methods.aggregation.combine import usual_weight
 from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.updates import AddedUp, Updates

@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 import torch
+from combining import usual_weight
 from scipy import stats
 from torch import Tensor
 
 from edgefl.methods import Update
-from edgefl.methods.aggregation.combine import usual_weight
 from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.noise import ExpectedSenders, Noise
 from edgefl.methods.aggregation.options import AggregationOptions

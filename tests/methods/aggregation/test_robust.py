@@ -9,12 +9,13 @@ from statistics import fmean, median
 
 import pytest
 import torch
+from combining import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
 from torch import Tensor
 
-from edgefl.methods import Update, combine
+from edgefl.methods import Update
 from edgefl.methods.aggregation import robust_deltas, rules
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.work import Item, Payload, Work

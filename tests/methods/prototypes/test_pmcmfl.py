@@ -216,12 +216,11 @@ def test_every_kind_has_the_one_model() -> None:
     assert_equal_tensors(text, image)
 
 
-@pytest.mark.parametrize("initial", ["normal", "zeros"])
-def test_the_library_before_anybody_made_one(initial: str) -> None:
-    state = method(initial=initial).initial(3)
+def test_the_library_before_anybody_made_one() -> None:
+    state = method().initial(3)
     tables = torch.stack([state.tensors[a] for a in EQUAL_BY_NAME])
     assert tables.shape == (3, CLASSES, DIM)
-    assert bool(tables.any()) == (initial == "normal")
+    assert tables.any(2).all()
 
 
 # works --------------------------------------------------------------------------------------------------------------
@@ -504,7 +503,7 @@ PRIOR = {"inference": "prior", "matching": {"round": 1, "clip_epochs": 2, "mse_e
 @pytest.mark.parametrize(
     "options",
     [
-        {"contrast": 5.0, "absent": "received", "initial": "zeros"},
+        {"contrast": 5.0, "absent": "received"},
         {"prototypes_of": "all", "absent": "zero", "mask": "zero"},
         {"mask": "random", "contrast": 0.0},
         {"prototypes_of": "all", "contrast": 0.0, "kinds": ("image", "text")},

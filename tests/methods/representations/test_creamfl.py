@@ -60,16 +60,14 @@ def method(tiny: Tiny) -> Callable[..., Any]:
 
 
 @settings(deadline=None, max_examples=40)
-@given(samples=st.integers(2, 40), rows=st.integers(1, 50), seed=st.integers(0, 2**31), own=st.booleans())
-def test_scores_in_chunks_are_the_dense_ones(samples: int, rows: int, seed: int, own: bool) -> None:
+@given(samples=st.integers(2, 40), rows=st.integers(1, 50), seed=st.integers(0, 2**31))
+def test_scores_in_chunks_are_the_dense_ones(samples: int, rows: int, seed: int) -> None:
     table, other = units(samples, seed), units(samples, seed + 1)
     logits = table.double() @ other.double().T
-    masked = logits if own else logits.masked_fill(torch.eye(samples, dtype=torch.bool), -torch.inf)
+    masked = logits.masked_fill(torch.eye(samples, dtype=torch.bool), -torch.inf)
     dense = logits.diagonal() - masked.exp().sum(1).log()
-    found = gca_scores(table, other, own_pair=own, rows=rows)
+    found = gca_scores(table, other, rows=rows)
     torch.testing.assert_close(found.double(), dense, rtol=1e-4, atol=1e-5)
-    if own:  # the public code's form is a log-softmax
-        torch.testing.assert_close(found.double(), logits.log_softmax(1).diagonal(), rtol=1e-4, atol=1e-5)
 
 
 def update(creamfl: Any, kind: str, client: int, seed: int, samples: int = 10) -> Update:
@@ -275,14 +273,13 @@ def test_the_average_travels_and_pairs_only_train_where_the_server_has_no_data(m
         ({"inter": False}, ["public.image"], ["classify", "contrast-public", "represent"]),
         ({"intra": False}, ["public.text"], ["classify", "contrast-public", "represent"]),
         ({"contrast": 0}, [], ["classify", "represent"]),
-        ({"old": "table"}, ["public.image", "public.text"], ["represent", "classify", "contrast-public", "represent"]),
     ],
 )
 def test_what_a_client_does_not_use_does_not_travel(method: Any, options: Any, tables: Any, steps: Any) -> None:
     work = method(**options).work("image", 1)
     assert [i.name for p in work.down[1:] for i in p.items] == tables
     assert [p.step for p in work.passes] == steps
-    assert work.reference == (options.get("old") != "table" and options.get("intra", True) and bool(tables))
+    assert work.reference == (options.get("intra", True) and bool(tables))
 
 
 def test_the_server_may_train_last(method: Any) -> None:
@@ -328,18 +325,19 @@ def test_each_epoch_is_followed_by_one_on_public_samples(tiny: Tiny) -> None:
     assert [p.step for p in work.passes] == ["classify", "contrast-public"] * 3 + ["represent"]
 
 
-def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None:
+def test_the_past_is_that_of_the_frozen_copy() -> None:
     args = {"modalities": ["text"], "others": ["image"], "inter": False, "intra": True,
             "temperature": 0.5, "weight": 1.0, "rescale": False}  # fmt: skip
     ctx, pass_ = context(args, public_text=units(10, 2))
     given = batch()
-    ctx.output("before.text", (10, DIM))[given["index"]] = ctx.client_model.embed("text", given["text"]).detach()
+    before = ctx.client_model.embed("text", given["text"]).detach()
     with torch.no_grad():
         for parameter in ctx.model.parameters():
             parameter.add_(0.1)
-    by_table = ContrastPublic().loss(ctx, given, "image-text", pass_)
-    ctx.outputs.clear()
-    torch.testing.assert_close(by_table, ContrastPublic().loss(ctx, given, "image-text", pass_))
+    own, near = ctx.client_model.embed("text", given["text"]), ctx.received["public.text"][given["index"]]
+    near_and_past = torch.stack([(own * near).sum(1), (own * before).sum(1)], 1) / 0.5
+    by_hand = -near_and_past.log_softmax(1)[:, 0].mean()
+    torch.testing.assert_close(ContrastPublic().loss(ctx, given, "image-text", pass_), by_hand)
 
 
 # what can't be ------------------------------------------------------------------------------------------------------
@@ -358,7 +356,6 @@ def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None
         ({"model": {"image": {}, "text": {"tokens": 9}}}, "reads 9 tokens, but public texts have the clients' 12"),
         ({"server": "federated", "clients": "private"}, "clients can't be private"),
         ({"server": "federated", "order": "server-last"}, "order applies to server: own only"),
-        ({"pair_clients": "plain"}, "with pairs send nothing"),
         ({"aggregation": "gcc"}, "gca"),
         ({"kinds": {"image": 2, "text": 2}, "pcme": {}}, "pcme is the loss of clients with pairs, and there are none"),
         ({"tasks": {"image-text": "classify"}, "pcme": {}}, "of retrieval by two towers; image-text clients classify"),
@@ -416,10 +413,9 @@ def test_the_servers_own_model_is_evaluated_for_whichever_kind_is_asked_for(tiny
 @pytest.mark.parametrize(
     "options",
     [
-        {"server": "federated"},
-        {"server": "federated", "pair_clients": "contrast", "old": "table", "distance": "norm"},
+        {"server": "federated", "distance": "norm"},
         {"clients": "averaged", "order": "server-last", "aggregation": "iot", "rescale": True},
-        {"clients": "averaged", "pair_clients": "plain", "public_batch": 10},
+        {"clients": "averaged", "public_batch": 10},
         {"contrast": 0, "aggregation": "mean", "distillation": 0},
         {
             "model": {
