@@ -23,7 +23,6 @@ from edgefl.methods.aggregation.products import average_products
 from edgefl.methods.aggregation.server_optimizers import server_step
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.methods.checked_answers import check_answers
-from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, DeviceVariant, Setting
 from edgefl.methods.state import ServerState
 from edgefl.models import adapters, peft_folder, quantised
@@ -537,3 +536,24 @@ class Method:
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))
+
+
+def check_parts(parts: Sequence[str], names: Collection[str]) -> None:
+    """Raise MethodError if none of these parameters belongs to a part."""
+    for part in parts:
+        if not any(adapters.belongs(name, part) for name in names):
+            own = sorted({".".join(name.split(".")[:2]) for name in names})
+            raise MethodError(f"personal: no model has a part {part!r}; the parts are {', '.join(own)}")
+
+
+def keep_personal(work: Work, parts: Sequence[str]) -> Work:
+    """The work whose client keeps these parts of its model (FedPer, Arivazhagan et al. 2019); they train as before.
+
+    Raises MethodError if nothing of the model would be sent.
+    """
+    names = [item.name for payload in work.down for item in payload.items if not item.is_beside_model]
+    mine = [name for name in names if any(adapters.belongs(name, part) for part in parts)]
+    if len(mine) == len(names):
+        raise MethodError(f"personal: nothing of the model of kind {work.kind!r} would be sent; leave a part out")
+    up = tuple(payload.only(lambda item: item.parameter not in mine) for payload in work.up)
+    return replace(work, up=up, keep=(*work.keep, *(name for name in mine if name not in work.keep)))

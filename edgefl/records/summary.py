@@ -113,8 +113,6 @@ class Participation(Record):
     """Those that no verdict refused"""
     eligible_ever: Clients
     """Those that a verdict admitted"""
-    eligible_samples_ever: Samples
-    """Their samples"""
     took_part: Clients
     """Clients whose update arrived"""
     took_part_samples: Samples

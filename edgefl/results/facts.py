@@ -333,7 +333,6 @@ def _participation(verdicts: Sequence[VerdictFacts], clients: Sequence[FlightFac
         samples=sum(samples.values()),
         eligible_always=len(samples.keys() - refused),
         eligible_ever=len(ever),
-        eligible_samples_ever=sum(samples[c] for c in ever),
         took_part=len(updates),
         took_part_samples=sum(samples[c] for c in updates),
         updates=updates.total(),
@@ -341,24 +340,22 @@ def _participation(verdicts: Sequence[VerdictFacts], clients: Sequence[FlightFac
 
 
 def _participation_of_many(verdicts: Sequence[VerdictFacts], clients: Sequence[FlightFacts]) -> Participation:
-    by_stage: dict[int, list[int]] = {}  # clients, samples, eligible clients, eligible samples
+    by_stage: dict[int, list[int]] = {}  # clients, samples, eligible clients
     first_round: dict[str, int] = {}
     for v in verdicts:
         # where clients train one part after another, count each client once: in the first round of its kind
         in_parts = v.part is not UNSET
         if in_parts and first_round.setdefault(v.kind, v.round) != v.round:
             continue
-        sums = by_stage.setdefault(0 if in_parts else v.stage, [0, 0, 0, 0])
-        for index, number in enumerate((v.clients, v.clients * v.samples)):
+        sums = by_stage.setdefault(0 if in_parts else v.stage, [0, 0, 0])
+        for index, number in enumerate((v.clients, v.clients * v.samples, v.clients * v.eligible)):
             sums[index] += number
-            sums[index + 2] += number * v.eligible
     samples = {c.client: c.samples for c in clients if c.outcome == "finished"}
     return Participation(
         clients=max(sums[0] for sums in by_stage.values()),
         samples=max(sums[1] for sums in by_stage.values()),
         eligible_always=min(sums[2] for sums in by_stage.values()),
         eligible_ever=max(sums[2] for sums in by_stage.values()),
-        eligible_samples_ever=max(sums[3] for sums in by_stage.values()),
         took_part=len(samples),
         took_part_samples=sum(samples.values()),
         updates=sum(c.outcome == "finished" for c in clients),

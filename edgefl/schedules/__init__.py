@@ -10,10 +10,9 @@ from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.freezing import ProFL, SmartFreeze
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
-from edgefl.schedules.seen import EndedRound
 from edgefl.schedules.split import Split
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
-from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Ending, Schedule, Stage, part_of
+from edgefl.schedules.stages import EARLY, PARTS, Aggregation, EndedRound, Ending, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "Ending", "FlexLoRA", "FrozenPrefix", "HeteroFL",

@@ -15,8 +15,7 @@ from torch import Tensor
 from edgefl.records.best_metric import BestMetric
 from edgefl.records.metrics import metric_value
 from edgefl.registry.part_fields import Fields
-from edgefl.schedules.seen import EndedRound
-from edgefl.schedules.stages import EARLY, Ending, Stage, part_of
+from edgefl.schedules.stages import EARLY, EndedRound, Ending, Stage, part_of
 
 LOSS = "loss"
 """The name of a metric that every round has: the mean training loss of a kind's clients."""

@@ -7,9 +7,10 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
@@ -17,13 +18,10 @@ from edgefl.models.adapters import AdapterOptions
 from edgefl.plain_data import load_data, to_data
 from edgefl.registry.answers import check_answers
 from edgefl.registry.part_fields import NamedFields
+from edgefl.work import Address
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from edgefl.schedules.seen import EndedRound
+from edgefl.work.sums import is_averaged
 
 StageCount = Annotated[int, Field(gt=0, le=10_000)]
 """A number of stages: more are a mistake, and would take more memory than a model."""
@@ -128,6 +126,31 @@ class Stage:
             keep=tuple(n for n in work.keep if n in names or (n not in described and self.is_attached(n))),
             reference=work.reference if isinstance(work.reference, bool) else tuple(filter(is_copied, work.reference)),
         )
+
+
+@dataclass(frozen=True)
+class EndedRound:
+    """A round that has ended, as ``Schedule.learn`` gets it."""
+
+    round: int
+    """The round."""
+    metrics: Mapping[str, Mapping[str, float | None]]
+    """Metrics of its evaluation by kind and name; empty without one, None for one that isn't finite."""
+    losses: Mapping[str, float | None]
+    """Mean training loss of each kind's updates, weighted by samples; None if none is finite, absent without
+    updates."""
+    before: Mapping[Address, Tensor] = field(repr=False)
+    """The server's tensors before the round; one that the round left alone is the same object ``after`` it."""
+    after: Mapping[Address, Tensor] = field(repr=False)
+    """The server's tensors after the round."""
+
+    def moved_addresses(self) -> list[Address]:
+        """The models' tensors of floating point, buffers among them, that are others after the round."""
+        return [
+            address
+            for address, new in self.after.items()
+            if new is not self.before.get(address, new) and is_averaged(address) and new.is_floating_point()
+        ]
 
 
 class Ending:

@@ -162,7 +162,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int]], list[int], Callabl
         no_better(0, 1, 2),
     ),
     "loss": (
-        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1}, "lr": 1.0},
+        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1}, "lr": 1.5},
         [(0, 0), (0, 1), (0, 2)], [6, 7, 7],
         no_better(1, -1, 1),
     ),

@@ -1,1 +1,1 @@
-"""Personal parts of models, and the methods that have them: ditto, fedper, fedbabu."""
+"""Methods with personal parts of models: ditto, fedper, fedbabu."""
