@@ -1,4 +1,4 @@
-"""The on-disk cache between commands: its folder, and results stored with a digest under a content hash."""
+"""The on-disk cache between commands: its folder, versions in its keys, and results with a digest under a hash."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from uuid import uuid4
@@ -17,6 +19,15 @@ from uuid import uuid4
 from edgefl.files import locked_file, read_regular, replacing
 
 Answer = TypeVar("Answer")
+
+
+@cache
+def library_version(package: str) -> str | None:
+    """The version of a package that this process imports, or None without it: reading one takes four milliseconds."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cache_folder() -> Path:

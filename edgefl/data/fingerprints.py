@@ -9,7 +9,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from edgefl.data.look import LOOKED
 from edgefl.data.options import DataOptions
 from edgefl.data.vocabulary import tokenizer_file
 from edgefl.errors import DataError
+from edgefl.memo import library_version
 
 REVISION = 3
 """Part of every cache key: increased when the layout, the splits or the draws change."""
@@ -108,7 +108,7 @@ def collection_key(name: str, dataset: DataSet | FolderSet, options: DataOptions
     if options.channels:  # else not, so that entries of the cache stay valid
         key["channels"] = options.channels
     if isinstance(dataset, DataSet):
-        return key | {"versions": dataset.versions() | {"numpy": version("numpy")}}, Path()
+        return key | {"versions": dataset.versions() | {"numpy": library_version("numpy")}}, Path()
     given = options.folders.get(name)
     folder = dataset.find(given.expanduser() if given is not None else None)
     return key | {"folder": fingerprint(folder), "columns": options.columns}, folder

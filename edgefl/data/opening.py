@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache as once
 from functools import partial
-from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -50,7 +49,7 @@ from edgefl.data.vocabulary import (
     train_wordpiece,
 )
 from edgefl.errors import DataError
-from edgefl.memo import cache_folder, read_or_compute
+from edgefl.memo import cache_folder, library_version, read_or_compute
 from edgefl.modalities import KINDS, MODALITIES, SIGNALS, Kind
 from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
@@ -107,7 +106,7 @@ def _open(
         collection_keys[name], collections[name] = _collection(name, dataset, options, cache, on_message)
     members = {name: {source: collections[source] for source in names} for name, names in options.parts.items()}
     joined = {name: join(each, cache, partial(on_message, WAITS)) for name, each in members.items()}
-    part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, version("tokenizers")]
+    part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, library_version("tokenizers")]
     if options.ready_vocabulary:
         part_key.append(tokenizer_file(options.ready_vocabulary).read_text(encoding="utf-8"))
     used = {options.partition_of(kind)[0] for kind in options.clients}

@@ -7,14 +7,14 @@ A model's description is plain data, so that a Work can carry it.  ``build`` mak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from functools import lru_cache
 
 import torch
 from torch import nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
+from edgefl.memo import library_version
 from edgefl.models import adapters, beit3, dtypes, quantised
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
@@ -58,7 +58,7 @@ def parts_of(description: ModelDescription) -> set[tuple[str, str]]:
 
 def code(description: ModelDescription) -> list[str]:
     """Digests of the code that builds the described model, sorted: edgefl's ``ROOMS`` and the packages of plug-ins."""
-    library = [f"bitsandbytes {_version('bitsandbytes')}"] if description.get("quantize") else []
+    library = [f"bitsandbytes {library_version('bitsandbytes') or 'absent'}"] if description.get("quantize") else []
     parts = (registry.fingerprint(*part, ROOMS) for part in parts_of(description))
     return sorted({registry.package_digest("edgefl", ROOMS), *parts, *library})
 
@@ -69,15 +69,7 @@ ROOMS = ("models", "operator_classes", "registry", "seeds", "units")
 
 def versions() -> list[str]:
     """Names and versions of the libraries that models are built from; they are part of the key of cached costs."""
-    return [f"{name} {_version(name)}" for name in ("torch", "torchvision", "timm", "transformers")]
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"
+    return [f"{name} {library_version(name) or 'absent'}" for name in ("torch", "torchvision", "timm", "transformers")]
 
 
 @seeds.seeding_globals(0)

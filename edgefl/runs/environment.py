@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from edgefl import RUN_FORMAT, registry
+from edgefl.memo import library_version
 from edgefl.records.record import UNSET
 from edgefl.records.run import Environment, PlugInFileRecord
 
@@ -51,10 +51,7 @@ def _version(package: str) -> str | None:
         import torch
 
         return str(torch.__version__)  # includes the build: "2.13.0+cpu"
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return library_version(package)
 
 
 def _cpu() -> str:
