@@ -239,8 +239,8 @@ def test_the_smallest_device_is_the_first_that_has_the_memory_and_the_speed(decl
 
 
 def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None:
-    axes = ["fleet.budgets.energy_per_round=0.01..0.4J", "fleet.budgets.memory=200..900KiB"]
-    scenario = {**declared, "data": {**DECLARED, "clients": {"image": 40, "text": 30}, "samples": "8..60"},
+    axes = ["fleet.budgets.energy_per_round=0.01..0.4J", "fleet.budgets.memory=100..500KiB"]
+    scenario = {**declared, "data": {**DECLARED, "clients": {"image": 12, "text": 9}, "samples": "8..60"},
                 "fleet": {"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"},
                           "links": {"wifi-5": "50%", "lte": "50%"}}, "round": {"deadline": "400 ms"}}  # fmt: skip
     setup = compose(load(scenario, axes))
@@ -251,7 +251,7 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
     assert {int(b) for one in found for b in one.binding} > {0}
     for one, again, first in zip(found, fast, (1, 3), strict=True):
         assert (one.eligible == again.eligible).all()
-        for client in range(70):
+        for client in range(21):
             fleet = setup.fleet
             group, device_, link = federation.client_group[client], fleet.device_index[client], fleet.link_index[client]
             plan = planner.plan(int(group), int(device_), int(link), first, one.stage, ())

@@ -155,8 +155,10 @@ def test_if_no_cell_can_be_run_it_says_why(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_rows_and_page_are_of_the_same_cells(tiny: Tiny, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    result = edgefl.sweep(tiny(fleet=FLEET, schedule={"name": "end-to-end", "rounds": 2}), page=file, jobs=1)
-    cells = [cell.label for cell in asked_of(tiny(fleet=FLEET)).cells()]
+    texts = {**DECLARED, "clients": {"text": 7}}
+    scenario = tiny(fleet=FLEET, data=texts, model={"text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 12}})
+    result = edgefl.sweep(scenario, page=file, jobs=1)
+    cells = [cell.label for cell in asked_of(scenario).cells()]
     assert [row.label for row in result.rows] == cells and len(cells) > 10
     assert result.notices == [f"page: {file}"] and all(f'"label":"{label}"' in file.read_text() for label in cells)
 
