@@ -38,13 +38,17 @@ DEAR = {
             "own-model",
             "own-parts",
             "pre-trained",
+            "private-clients",
             "sweep",
             "use-the-result",
             "who-fits",
         )
     ),
     *(f"docs/concepts/{name}.md" for name in ("evaluation", "schedules")),
-    *(f"docs/concepts/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
+    *(
+        f"docs/concepts/methods/{name}.md"
+        for name in ("averaging", "baselines", "depthfl", "prototypes", "representations")
+    ),
     "docs/reference/records.md",
     "docs/reference/towers.md",
 }

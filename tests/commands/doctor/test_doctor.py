@@ -129,7 +129,7 @@ def test_runs_that_differ_in_a_bit_are_found(layerwise_run: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "broken", ["torch", "msgspec", *(pytest.param(each, marks=pytest.mark.slow) for each in ("numpy", "rich"))]
+    "broken", ["torch", *(pytest.param(each, marks=pytest.mark.slow) for each in ("numpy", "msgspec", "rich"))]
 )
 def test_a_package_that_is_broken_is_an_answer_and_no_traceback(tmp_path: Path, broken: str) -> None:
     """One that can't be imported, as after an installation that was cut off."""
