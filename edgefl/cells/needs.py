@@ -310,7 +310,7 @@ def check_followed(scenario: Scenario, setup: Setup) -> None:
     """Raise ScenarioError, with file and line, for a metric that the evaluation of its kind doesn't write."""
     followed: list[tuple[tuple[str, ...], str | None]] = [
         (("stop", "metric"), scenario.stop.metric),
-        (("evaluation", "best"), scenario.evaluation.best_metric),
+        (("evaluation", "best"), scenario.evaluation.best),
     ]
     if (until := getattr(scenario.schedule_options, "until", None)) is not None and not until.is_loss:
         followed.append((("schedule", "until", "metric"), until.metric))

@@ -35,7 +35,7 @@ from edgefl.runs.trackers import Tracked, check_tracker, log_of
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.simulation import OnRound, Simulation
-from edgefl.simulation.watch import best_rounds
+from edgefl.simulation.watch import best_round
 from edgefl.training import Executor, ProcessExecutor, RememberingExecutor, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.torch_device import threads
@@ -205,7 +205,7 @@ def _run_one(
             on_message(told)
         if not latest:
             directory.write_begun()
-        directory.rewind(latest[0] if latest else 0, best_rounds(latest[2] if latest else {}))
+        directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.load_data(*latest[1:])
         if continued:

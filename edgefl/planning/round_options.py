@@ -22,7 +22,6 @@ from edgefl.data.missing import parse_missing
 from edgefl.devices.fleet import apportion
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.registry.part_fields import Fields, build_part, parse_options
-from edgefl.runs.contents import BEST_FILES
 from edgefl.units import Seconds, Share
 
 if TYPE_CHECKING:
@@ -276,23 +275,6 @@ class ReportedOptions(Fields):
     last: int = Field(10, ge=2, description="number of last rounds whose evaluations are compared")
 
 
-class BestOptions(Fields):
-    """The weights of which evaluations are kept."""
-
-    metric: str = Field(description="metric of split, as kind and name: image.accuracy")
-    keep: int = Field(
-        1,
-        ge=1,
-        le=len(BEST_FILES),
-        description="of how many rounds; the weights of the second best are in best-2.safetensors",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _metric_alone(cls, value: object) -> object:
-        return {"metric": value} if isinstance(value, str) else value
-
-
 class EvaluationOptions(Fields):
     """When and on what the global models are evaluated, at the server and at the clients."""
 
@@ -301,11 +283,10 @@ class EvaluationOptions(Fields):
     )
     split: Literal["validation", "test"] = Field("validation", description="split that is scored before the last round")
     final: Literal["validation", "test"] = Field("test", description="split that is scored after the last round")
-    best: BestOptions | None = Field(
+    best: str | None = Field(
         None,
         description="metric of split, as kind and name (image.accuracy), at whose best value the weights are kept in "
-        "best.safetensors, or {metric: image.accuracy, keep: 3} for those of the three best rounds; null: stop.metric, "
-        "if there is one, else none are kept",
+        "best.safetensors; null: stop.metric, if there is one, else none are kept",
     )
     reported: ReportedOptions | None = Field(
         None,
@@ -347,11 +328,6 @@ class EvaluationOptions(Fields):
         if value == 1:
             raise ValueError("must be less than 100%, or nothing is left to train on")
         return value
-
-    @property
-    def best_metric(self) -> str | None:
-        """The metric of ``best``."""
-        return self.best.metric if self.best else None
 
     _some_scored = field_validator("client_sample")(check_positive)
 

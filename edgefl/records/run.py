@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from edgefl.records.metrics import Metrics
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Rounds, Share
 from edgefl.records.rounds import EarlyStop, RoundSums
-
-
-class NextBest(Record):
-    """An evaluation among the best of a run, after the best one."""
-
-    value: Share
-    """Its value on `evaluation.split`"""
-    round: int
-    """Its round"""
 
 
 class BestRecord(Record):
@@ -29,14 +19,6 @@ class BestRecord(Record):
     """Its best value on `evaluation.split`"""
     round: int | None
     """The round of that evaluation"""
-    others: Sequence[NextBest] | Maybe = UNSET
-    """The next best, whose weights are in `best-2.safetensors` and so on; only with `evaluation.best.keep`"""
-
-    @property
-    def ranking(self) -> list[BestRecord]:
-        """Each by itself, the best first; empty if no value was finite."""
-        others = [BestRecord(metric=self.metric, value=each.value, round=each.round) for each in self.others or ()]
-        return [replace(self, others=UNSET), *others] if self.round is not None else []
 
 
 class FinalSummary(Record):

@@ -18,8 +18,8 @@ from edgefl.files import read_regular
 CHECKPOINTS, KEPT, UNFINISHED = "checkpoints", "kept", "unfinished"
 """The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, what clients keep, and the
 round under way."""
-BEST_FILES = ("best.safetensors", *(f"best-{rank}.safetensors" for rank in range(2, 11)))
-"""The weights of the best rounds, the best first.  A choice: ten are more than averages of weights usually take."""
+BEST_FILE = "best.safetensors"
+"""The weights of the best round, if the run follows a metric."""
 PREPROCESSING = "preprocessing.json"
 """The file that says how raw samples become the inputs of each kind's model."""
 

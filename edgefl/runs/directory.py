@@ -17,7 +17,7 @@
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
     unfinished/client-000017-<key>.bin      what clients of a long round have trained, until its checkpoint
     weights.safetensors  {address: tensor}, written at the end
-    best.safetensors     the same at the best evaluation, if the scenario follows a metric; best-2.safetensors, ...
+    best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
     result.json          written last: if it exists, the run is finished
 """
@@ -96,7 +96,7 @@ class RunDirectory:
         self.inputs: Mapping[str, object] = {}
         """Digests of its data and initial weights, which each checkpoint holds too."""
         self._synced_round: int | None = None
-        self._best_rounds: list[int] | None = None
+        self._best_round: int | None = None
         self._synced_at = 0.0
         self.in_background = False
         """Whether checkpoints are written while the caller goes on; their errors are raised by a later call."""
@@ -289,9 +289,9 @@ class RunDirectory:
         )  # fmt: skip
         if synced:
             self._synced_round, self._synced_at = round, time.monotonic()
-        if self._best_rounds is not None:
-            best.settle(self.path, self._best_rounds)
-            self._best_rounds = None
+        if self._best_round is not None:
+            best.settle(self.path, self._best_round)
+            self._best_round = None
         self._kept_files[round] = frozenset(kept.files_of(state))
         self.works.drop(works)
 
@@ -305,16 +305,14 @@ class RunDirectory:
         facts: dict[str, object] = to_data({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
-    def keep_best(self, weights: Mapping[int, Mapping[str, Tensor]], facts: BestRecord) -> None:
-        """Write new weights among the best, ``{address: tensor}`` by round; they count from the next checkpoint on.
+    def keep_best(self, weights: Mapping[str, Tensor], facts: BestRecord) -> None:
+        """Write new best weights, ``{address: tensor}``, which count from the next checkpoint on.
 
         Raises RunError if a file can't be written.
         """
         self.settle()
-        ranked = {each.round: each for each in facts.ranking if each.round is not None}
-        for round, tensors in weights.items():
-            best.write(self.path, tensors, ranked[round])
-        self._best_rounds = [*ranked]
+        best.write(self.path, weights, facts)
+        self._best_round = facts.round
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, object]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
@@ -370,11 +368,11 @@ class RunDirectory:
         """The last round that ``rounds.jsonl`` has a record of, 0 if it has none.  Raises RunError if it is damaged."""
         return max((record["round"] for record in tables.each(self.table("rounds"))), default=0)
 
-    def rewind(self, round: int, best_rounds: Sequence[int] = ()) -> None:
+    def rewind(self, round: int, best_round: int | None = None) -> None:
         """Restore the folder to its state after ``round``.
 
         Removes later records, incomplete last lines, later checkpoints, the final weights, the result, and best weights
-        that aren't those of ``best_rounds``.  What clients of the next round have trained stays.  Raises
+        that aren't those of ``best_round``.  What clients of the next round have trained stays.  Raises
         RunError for a table that is damaged before its last line.
         """
         self.settle()
@@ -386,7 +384,7 @@ class RunDirectory:
             tables.rewind(self.table(table), round)
         self._digests.clear()
         checkpoints.drop_after(self.path / CHECKPOINTS, round)
-        best.rewind(self.path, best_rounds)
+        best.rewind(self.path, best_round)
         self._kept_files.clear()
         self._sweep()
 

@@ -24,7 +24,7 @@ from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, ComparisonMember, Environment
 from edgefl.runs import digests
 from edgefl.runs.contents import (
-    BEST_FILES,
+    BEST_FILE,
     CHECKPOINTS,
     KEPT,
     UNFINISHED,
@@ -45,12 +45,12 @@ RECORDS: Mapping[type[Record], Table] = {
 TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-NEXT_FILES = tuple(f"best-next-{n}.safetensors" for n in range(1, 2 * len(BEST_FILES) + 1))
-"""Names of such files before a checkpoint counts them, twice as many, as old ones pass through them to a new rank."""
+NEXT_FILE = "best-next.safetensors"
+"""The name of the best weights' file before a checkpoint counts it."""
 FILES = (
     *FIRST, "begun.json", "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
     "pretrained.safetensors", "pretrained.json", *(f"{table}.jsonl" for table in TABLES),
-    "weights.safetensors", *BEST_FILES,
+    "weights.safetensors", BEST_FILE,
 )  # fmt: skip
 """Files that a finished run's ``files.json`` covers, beside ``result.json`` and those of what clients keep."""
 
@@ -315,7 +315,7 @@ def _whole_name(name: str) -> str:
     return name if found is None else found[1]
 
 
-_OURS = {*FILES, "result.json", "files.json", "compare.json", *NEXT_FILES, "mlflow.db"}
+_OURS = {*FILES, "result.json", "files.json", "compare.json", NEXT_FILE, "mlflow.db"}
 _FOLDERS = (CHECKPOINTS, KEPT, UNFINISHED)
 _OUR_FOLDERS = {*_FOLDERS, "tensorboard", "mlflow-artifacts"}
 """The files and folders that runs make, in their folder or in their comparison's."""

@@ -24,7 +24,7 @@ from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSu
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, prepend_columns, varied_columns
-from edgefl.runs.contents import BEST_FILES, CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
+from edgefl.runs.contents import BEST_FILE, CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
 from edgefl.runs.folders import (
     RECORDS,
     TABLES,
@@ -270,8 +270,7 @@ class Run:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
         ``export/KIND/PARAMETER`` is what ``model`` has instead, if the method exports other values.
-        ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says,
-        ``best-2`` those of the next best.
+        ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
         Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file
         can't be read.
         """
@@ -282,8 +281,6 @@ class Run:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
         if which != "final" and not self.best:
             raise RunError(f"{self.path} has no best weights: it has no evaluation.best and no stop.metric")
-        if which in [*WEIGHTS][1 + len(self.best.ranking if self.best else ()) :]:
-            raise RunError(f"{self.path} has no {which} weights: evaluation.best.keep says how many are kept")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])
         except (OSError, SafetensorError) as error:
@@ -477,7 +474,7 @@ class Run:
         return {**names, "seed": self.scenario.get("seed")}
 
 
-WEIGHTS = {"final": "weights.safetensors"} | {name.removesuffix(".safetensors"): name for name in BEST_FILES}
+WEIGHTS = {"final": "weights.safetensors", "best": BEST_FILE}
 """The files of a finished run's weights."""
 
 

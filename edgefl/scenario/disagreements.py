@@ -244,7 +244,7 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
     trains = cast(TrainingOptions, parts["training"]).mode != "none"
     followed: tuple[tuple[KeyPath, str | None], ...] = (
         (("stop", "metric"), cast(StopOptions, parts["stop"]).metric),
-        (("evaluation", "best"), cast(EvaluationOptions, parts["evaluation"]).best_metric),
+        (("evaluation", "best"), cast(EvaluationOptions, parts["evaluation"]).best),
         (("schedule", "until", "metric"), until.metric if until and trains else None),
     )
     for path, metric in followed:

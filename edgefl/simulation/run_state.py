@@ -53,8 +53,8 @@ class RecordWriter(Protocol):
     def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
         """Append records of a class that are already lines of JSON."""
 
-    def keep_best(self, weights: Mapping[int, Mapping[str, Tensor]], facts: BestRecord) -> None:
-        """Write new weights among the best by round, which count from the next checkpoint on."""
+    def keep_best(self, weights: Mapping[str, Tensor], facts: BestRecord) -> None:
+        """Write new best weights, which count from the next checkpoint on."""
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write a checkpoint of everything that the next round depends on."""

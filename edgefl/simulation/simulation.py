@@ -160,10 +160,9 @@ class Simulation:
     def checkpoint(self) -> None:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
         parts, watch = self.run.parts, self.run.progress.watch
-        if watch is not None and watch.unwritten:
-            export = parts.setup.method.exported_tensors
-            parts.journal.keep_best({round: export(state) for round, state in watch.unwritten.items()}, watch.best)
-            watch.unwritten = {}
+        if watch is not None and watch.unwritten is not None:
+            parts.journal.keep_best(parts.setup.method.exported_tensors(watch.unwritten), watch.best)
+            watch.unwritten = None
         parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
     def load_data(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

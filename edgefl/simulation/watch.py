@@ -12,13 +12,11 @@ from typing import Any
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.plain_data import load_data, to_data
-from edgefl.planning.round_options import BestOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.best_metric import BestMetric
 from edgefl.records.metrics import lower_is_better, metric_value, metric_values
-from edgefl.records.record import UNSET
 from edgefl.records.rounds import EarlyStop
-from edgefl.records.run import BestRecord, NextBest
+from edgefl.records.run import BestRecord
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 
@@ -32,57 +30,33 @@ def value_of(metrics: Metrics, metric: str) -> float | None:
 
 
 @dataclass
-class RankedRounds:
-    """The rounds with the best values of a metric so far, ``keep`` at most; of equal values the first is better."""
-
-    metric: str
-    lower: bool
-    keep: int = 1
-    ranked: list[tuple[float, int]] = field(default_factory=list)
-    """Values and their rounds, the best first."""
-
-    @property
-    def rounds(self) -> list[int]:
-        """The rounds, the best first."""
-        return [round for _, round in self.ranked]
-
-    def sees(self, value: float | None, round: int) -> bool:
-        """Whether this value is among the best."""
-        if value is not None:
-            sign = 1 if self.lower else -1
-            ranked = sorted([*self.ranked, (value, round)], key=lambda each: (sign * each[0], each[1]))
-            self.ranked = ranked[: self.keep]
-        return round in self.rounds
-
-
-@dataclass
 class MetricWatch:
     """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
 
-    ``stopped`` says why the run ends, once it does.  ``unwritten`` has the server's states of rounds among the best,
-    until their weights are written with the next checkpoint.
+    ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's state of the best round, until its
+    weights are written with the next checkpoint.
     """
 
     stop: StopOptions
-    kept: RankedRounds
+    kept: BestMetric
     followed: BestMetric | None = None
     stopped: EarlyStop | None = None
-    unwritten: dict[int, ServerState] = field(default_factory=dict, repr=False)
+    unwritten: ServerState | None = field(default=None, repr=False)
 
     @classmethod
-    def from_options(cls, stop: StopOptions, best: BestOptions | None) -> MetricWatch | None:
+    def from_options(cls, stop: StopOptions, best: str | None) -> MetricWatch | None:
         """The watch of a run with these options; None if they follow no metric."""
-        metric = best.metric if best else stop.metric
+        metric = best or stop.metric
         if metric is None:
             return None
         followed = BestMetric.from_name(stop.metric, stop.better) if stop.metric else None
         lower = followed.lower if followed and metric == stop.metric else lower_is_better(metric)
-        return cls(stop, RankedRounds(metric, lower, best.keep if best else 1), followed)
+        return cls(stop, BestMetric(metric, lower), followed)
 
     def sees(self, metrics: Metrics, round: int, state: ServerState) -> None:
         """Take in an evaluation of a state.  Raises MethodError if it lacks a metric."""
         if self.kept.sees(value_of(metrics, self.kept.metric), round):
-            self.unwritten = {r: each for r, each in {**self.unwritten, round: state}.items() if r in self.kept.rounds}
+            self.unwritten = state
         if self.followed is None:
             return
         value, best = value_of(metrics, self.followed.metric), self.followed
@@ -114,10 +88,8 @@ class MetricWatch:
 
     @property
     def best(self) -> BestRecord:
-        """Metric, value and round of the best weights, and of the next best that are kept."""
-        value, round = self.kept.ranked[0] if self.kept.ranked else (None, None)
-        following = [NextBest(value=value, round=round) for value, round in self.kept.ranked[1:]]
-        return BestRecord(metric=self.kept.metric, value=value, round=round, others=following or UNSET)
+        """Metric, value and round of the best weights."""
+        return BestRecord(metric=self.kept.metric, value=self.kept.value, round=self.kept.round)
 
     def to_data(self) -> dict[str, Any]:
         """What the next evaluation depends on."""
@@ -127,10 +99,10 @@ class MetricWatch:
         """Go on from what ``to_data`` returned; the options may be others now."""
         if self.followed is not None and (its := raw["followed"]) is not None:
             self.followed.value, self.followed.round, self.followed.without = its["value"], its["round"], its["without"]
-        self.kept.ranked = [(value, round) for value, round in raw["kept"]["ranked"]][: self.kept.keep]
+        self.kept.value, self.kept.round = raw["kept"]["value"], raw["kept"]["round"]
         load_data(self, {"stopped": raw["stopped"]})
 
 
-def best_rounds(state: Mapping[str, Any]) -> list[int]:
-    """The rounds whose weights a checkpoint's state counts among the best, the best first."""
-    return [round for _, round in state["watch"]["kept"]["ranked"]] if "watch" in state else []
+def best_round(state: Mapping[str, Any]) -> int | None:
+    """The round whose weights a checkpoint's state counts as the best; None if there is none."""
+    return state["watch"]["kept"]["round"] if "watch" in state else None

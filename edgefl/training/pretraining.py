@@ -28,7 +28,7 @@ from edgefl.memo import read_or_compute
 from edgefl.modalities import MODALITIES
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields, FilePath
-from edgefl.runs.contents import BEST_FILES
+from edgefl.runs.contents import BEST_FILE
 from edgefl.runs.durable import replace_file
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
@@ -37,7 +37,7 @@ from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 Part = Literal["embedding", "blocks", "norm"]
 _SEEN = "seen."
 """Before a modality: the key in a file's header under which the samples stand that its tower has seen."""
-_OF_A_RUN = ("weights.safetensors", *BEST_FILES)
+_OF_A_RUN = ("weights.safetensors", BEST_FILE)
 """What a run writes that began with its ``pretrained.safetensors``."""
 
 

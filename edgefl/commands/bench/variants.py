@@ -42,7 +42,7 @@ def check_variants(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant]
             continue
         variants.append(variant)
         try:
-            followed = scenario.stop.metric or scenario.evaluation.best_metric
+            followed = scenario.stop.metric or scenario.evaluation.best
             where = "metric: KIND.NAME, or in a scenario evaluation.best:"
             metric = metric_of(setup, scenario.evaluation.final, metric, followed, where)
         except ScenarioError as error:

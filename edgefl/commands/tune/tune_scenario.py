@@ -82,7 +82,7 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
     if scenario.training.mode == "none":
         raise scenario.error(("training", "mode"), "none trains nothing that could be scored; tune needs real")
     on_message = messages(on_progress)
-    followed = scenario.stop.metric or scenario.evaluation.best_metric
+    followed = scenario.stop.metric or scenario.evaluation.best
     base = with_fields(scenario, {
         "evaluation.split": SPLIT, "evaluation.final": SPLIT, "evaluation.best": None, "evaluation.reported": None,
         "training.on_divergence": "stop",
