@@ -162,7 +162,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int]], list[int], Callabl
         no_better(0, 1, 2),
     ),
     "loss": (
-        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1}, "lr": 1.5},
+        {"name": "progressive", "until": {"metric": "image.loss", "patience": 1}, "lr": 2.0},
         [(0, 0), (0, 1), (0, 2)], [6, 7, 7],
         no_better(1, -1, 1),
     ),
@@ -186,6 +186,7 @@ def check_by_hand(tiny: Tiny, case: str, out: Path) -> None:
     given = scenario(tiny, **schedule)
     loop = Loop(given, blocks, planned)
     first = loop.weights
+    near = 2e-4 if loop.lr > LR else 1e-5  # steps so long that the loss stalls carry roundings further
     loop.play(ends)
     run = edgefl.run(given, out=out)
     records = run.records("rounds")
@@ -198,7 +199,7 @@ def check_by_hand(tiny: Tiny, case: str, out: Path) -> None:
     last = {a.removeprefix("image/"): t for a, t in run.weights().items() if a.startswith("image/")}
     assert max(float((last[n] - first[n]).abs().max()) for n in first) > 1e-2  # far more than the tolerance
     for name, value in loop.weights.items():
-        torch.testing.assert_close(last[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(last[name], value, rtol=1e-4, atol=near, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_a_short_profl_is_a_loop_by_hand(tiny: Tiny, tmp_path: Path) -> None:
