@@ -83,7 +83,7 @@ class MetricWatch:
 
     def values(self, metrics: Metrics) -> dict[str, float | None]:
         """The values of the followed metrics in an evaluation."""
-        names = dict.fromkeys(each.metric for each in (self.followed, self.kept) if each is not None)
+        names = dict.fromkeys(each.metric for each in (self.followed, self.kept) if each)
         return {name: value_of(metrics, name) for name in names}
 
     @property
@@ -97,9 +97,10 @@ class MetricWatch:
 
     def load_data(self, raw: Mapping[str, Any]) -> None:
         """Go on from what ``to_data`` returned; the options may be others now."""
-        if self.followed is not None and (its := raw["followed"]) is not None:
-            self.followed.value, self.followed.round, self.followed.without = its["value"], its["round"], its["without"]
-        self.kept.value, self.kept.round = raw["kept"]["value"], raw["kept"]["round"]
+        for name in ("followed", "kept"):
+            best, its = getattr(self, name), raw[name]
+            if best is not None and its is not None:
+                best.value, best.round, best.without = its["value"], its["round"], its["without"]
         load_data(self, {"stopped": raw["stopped"]})
 
 
