@@ -13,7 +13,6 @@ from edgefl.commands.analyse.answer import (
     Analysis,
     CompletionRecord,
     Drift,
-    DriftBetween,
     FeatureDistance,
     Gaps,
     Gradients,
@@ -148,10 +147,6 @@ def _print_gradients(console: Console, result: Gradients) -> None:
         )  # fmt: skip
 
 
-def _pair(row: DriftBetween) -> str:
-    return " and\n".join(row.kinds)
-
-
 def _print_drift(console: Console, result: Drift) -> None:
     count = max((row.clients for row in result.within), default=0)
     _print_parts(
@@ -165,7 +160,8 @@ def _print_drift(console: Console, result: Drift) -> None:
     if result.between:
         _print_parts(
             console, "Agreement between kinds: cosine of mean updates (and distance of models)", result.between,
-            _pair, lambda row: f"{or_dash(_angle, row.cosine)} ({or_dash(_number, row.distance)})",
+            lambda row: " and\n".join(row.kinds),
+            lambda row: f"{or_dash(_angle, row.cosine)} ({or_dash(_number, row.distance)})",
             "Distance: norm of the difference of the two global models over the mean of their norms.",
         )  # fmt: skip
 

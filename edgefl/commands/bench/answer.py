@@ -62,8 +62,6 @@ class BenchRow(Record):
     worst_decile: float | Maybe | None = UNSET
     """The metric on the clients' own held-out samples, mean of the worst tenth of the clients and over the seeds; only
     with `evaluation.clients`"""
-    devices: Annotated[Mapping[str, float | None], Keys("DEVICE")] | Maybe = UNSET
-    """The same metric by device class, mean over its clients and the seeds; likewise"""
     kept_share: Share | Maybe | None = UNSET
     """The mean divided by that of the same variant under the first condition; only with conditions"""
     runs: Sequence[str | None]

@@ -187,7 +187,6 @@ def _row(
             [None if (run := played.get(cell.run)) is None else run.score for cell in first.cells[variant]]
         )
         kept = scores.mean / reference if scores.mean is not None and reference else None
-    worst, devices = _on_clients(there, metric)
     return BenchRow(
         variant=variant,
         eligible_share=fmean(cell.eligible_share for cell in cells),
@@ -199,8 +198,7 @@ def _row(
         bytes=_over(there, lambda facts: float(facts.totals.carried_bytes)),
         virtual_seconds=_over(there, lambda facts: facts.virtual_seconds),
         energy_joules=_over(there, lambda facts: or_nan(facts.totals.energy_joules)),
-        worst_decile=worst,
-        devices=devices,
+        worst_decile=_on_clients(there, metric),
         kept_share=kept,
         runs=[f"runs/{cell.run}" if cell.eligible_share else None for cell in cells],
     )
@@ -228,23 +226,13 @@ def _over(facts: Sequence[RunSummary], of: Callable[[RunSummary], float]) -> flo
     return fmean(map(of, facts)) if facts else None
 
 
-def _on_clients(
-    facts: Sequence[RunSummary], metric: str
-) -> tuple[float | Maybe | None, dict[str, float | None] | Maybe]:
-    """The metric on the worst tenth of the clients, and by device: means over the seeds, UNSET without such scores."""
-    name = metric.partition(".")[2]
-    worst: list[float | None] = []
-    devices: dict[str, list[float | None]] = {}
-    for each in facts:
-        for group in each.client_metrics or ():
-            found = group.metrics.get(name)
-            if group.by == "all":
-                worst.append(None if found is None else found.worst_decile)
-            elif group.by == "device":
-                devices.setdefault(group.group, []).append(None if found is None else found.mean)
-    if not worst:
-        return UNSET, UNSET
-    return _mean(worst), {device: _mean(values) for device, values in devices.items()}
+def _on_clients(facts: Sequence[RunSummary], metric: str) -> float | Maybe | None:
+    """The metric on the worst tenth of the clients, mean over the seeds; UNSET without such scores."""
+    name, worst = metric.partition(".")[2], list[float | None]()
+    for group in (group for each in facts for group in each.client_metrics or () if group.by == "all"):
+        found = group.metrics.get(name)
+        worst.append(None if found is None else found.worst_decile)
+    return _mean(worst) if worst else UNSET
 
 
 def ranks_over_seeds(fleets: Sequence[BenchFleet], *, higher: bool) -> BenchRanks | None:

@@ -17,9 +17,7 @@ from edgefl.results.facts import compared_scores, compared_split, fitting, harde
 from edgefl.results.paired import figures_of, rival_scores, standing_of
 from edgefl.results.spread import SeedSpread, with_confidence
 
-Facts = RunSummary
-
-COSTS: dict[str, Callable[[Facts], float | None]] = {
+COSTS: dict[str, Callable[[RunSummary], float | None]] = {
     "eligible_share": lambda facts: share(*fitting(stage)) if (stage := hardest(facts)) else 0.0,
     "eligible_share_ever": lambda facts: share(facts.everyone.eligible_ever, facts.everyone.clients),
     "took_part_share": lambda facts: share(facts.everyone.took_part, facts.everyone.clients),
@@ -35,10 +33,10 @@ MORE_IS_BETTER = ("eligible_share", "eligible_share_ever", "took_part_share", "u
 """Those of COSTS of which more is better."""
 
 
-def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> ComparedRuns:
+def compared_runs(members: Members, facts_by_folder: Mapping[str, RunSummary]) -> ComparedRuns:
     """The answer of ``compare`` from the facts of each member's run, by its folder."""
 
-    def facts(member: FinishedRun) -> Facts:
+    def facts(member: FinishedRun) -> RunSummary:
         return facts_by_folder[str(member.run.path)]
 
     groups = members.groups
@@ -99,7 +97,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     )  # fmt: skip
 
 
-def _metrics(all_facts: Sequence[Facts]) -> list[str]:
+def _metrics(all_facts: Sequence[RunSummary]) -> list[str]:
     """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables; then means over kinds."""
     kinds = dict.fromkeys(kind for facts in all_facts for kind in facts.metrics)
     names = {kind: dict.fromkeys(name for facts in all_facts for name in facts.metrics.get(kind, {})) for kind in kinds}

@@ -16,7 +16,6 @@ from edgefl.commands.compare.answer import (
     EqualRow,
     Ordering,
     OrderingClaim,
-    OrderingFigure,
     RealDevice,
     SeedGroupRow,
 )
@@ -324,8 +323,9 @@ def _markdown(ordering: Ordering, split: str) -> list[str]:
         f"| --- |{' --- |' * len(metrics)}",
     ]
     for row in ordering.rows:
-        cells = [row.figures[metric] for metric in metrics]
-        lines.append(f"| {plain_markdown(row.label)} | {' | '.join(map(_with_deviation, cells))} |")
+        means = (row.figures[metric] for metric in metrics)
+        cells = [f"{cell.mean:.3f} ± {cell.deviation:.3f}" for cell in means]
+        lines.append(f"| {plain_markdown(row.label)} | {' | '.join(cells)} |")
     lines += ["", f"| {' | '.join(CLAIM_HEADER)} |", f"|{' --- |' * len(CLAIM_HEADER)}"]
     for claim in ordering.claims:
         names = (f"{plain_markdown(claim.worse)} < {plain_markdown(claim.better)}", plain_markdown(claim.metric))
@@ -349,7 +349,3 @@ def claim_cells(claim: OrderingClaim) -> tuple[str, ...]:
         f"{needed:,}" if needed else "> 10,000" if claim.gap else NOTHING,
         claim.verdict,
     )
-
-
-def _with_deviation(cell: OrderingFigure) -> str:
-    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"

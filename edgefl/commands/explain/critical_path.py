@@ -119,7 +119,8 @@ def what_shortens(
         room = last.ended_virtual_seconds - max([last.dispatched_virtual_seconds, *others]) if alone else None
         name = f"client {last.client}"
         if room is not None and others:
-            add(f"without {name}, the round would end with client {_second(flights)}'s landing", room, False)
+            second = [flight.client for flight in flights if flight.client != last.client][-1]
+            add(f"without {name}, the round would end with client {second}'s landing", room, False)
         finished = [f.ended_virtual_seconds for f in flights if f.outcome == "finished"]
         if alone and last.outcome == "late" and finished:
             deadline = max(finished) - last.dispatched_virtual_seconds
@@ -157,8 +158,3 @@ _FASTER = {
     "upload": "{name} uploading at twice the rate ({link}), or half the bytes",
     "download": "{name} downloading at twice the rate ({link}), or half the bytes",
 }
-
-
-def _second(flights: Sequence[PlayedFlight]) -> int:
-    """The client that landed last but for the very last one."""
-    return int([f.client for f in flights if f.client != flights[-1].client][-1])

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf
 from pathlib import Path
 
 from edgefl.commands.profile.answer import ChangedFigure, CostDifference, Profile, Tables
-from edgefl.errors import RunError, ScenarioError, UnitError
+from edgefl.errors import RunError, ScenarioError
 from edgefl.files import read_regular
 from edgefl.records.reading import decode
 from edgefl.records.record import UNSET, Record
+from edgefl.units import SHARE
 
 TABLES: dict[str, tuple[str, ...]] = {
     "rows": ("stage", "kind", "variant"),
@@ -42,6 +43,9 @@ COSTS = (
 )
 """The figures that are compared, without parts of memory and traffic, which may grow where the whole doesn't."""
 
+GROWTH = replace(SHARE, example="2%", most=inf)
+"""The share by which a cost may grow, more than all of it too."""
+
 SAME = 1e-9
 """Relative difference below which figures count as equal: sums depend on the order of their terms.
 
@@ -55,18 +59,6 @@ class RowsDiffer(ScenarioError):
     def __init__(self, message: str, answer: Profile):
         super().__init__(message)
         self.answer = answer
-
-
-def share_of(given: float | str) -> float:
-    """The share that ``2%`` or ``0.02`` says; it may be above 1.  Raises UnitError."""
-    text = str(given).strip()
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not (isfinite(value) and value >= 0):
-        raise UnitError(f"{given!r} isn't a share: write 2% or 0.02")
-    return value
 
 
 def read_profile(path: Path) -> Profile:

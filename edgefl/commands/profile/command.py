@@ -94,7 +94,7 @@ def profile(
     from edgefl.cells.cells import check_jobs
     from edgefl.cells.pricing import parallel_pricing
     from edgefl.commands.profile import measure as measurements
-    from edgefl.commands.profile.against import read_profile, share_of, with_difference
+    from edgefl.commands.profile.against import GROWTH, read_profile, with_difference
     from edgefl.commands.profile.answer import Profile, Tables
     from edgefl.commands.profile.chart import stages_chart
     from edgefl.commands.profile.client_rounds import shown_works, tables_of
@@ -112,7 +112,7 @@ def profile(
             check_figure(path, forms)
     if jobs is not None:
         check_jobs(jobs)
-    allowed, earlier = share_of(fail_above), None if against is None else read_profile(Path(against))
+    allowed, earlier = GROWTH.parse(fail_above), None if against is None else read_profile(Path(against))
     whole, wanted = scenario_of(scenario, overrides), ProfileOptions(device, link, stage, kind, clients)
     combinations = whole.combinations() if whole.compare else []
     planner, others, refused = planners_of(whole, combinations, on_progress)

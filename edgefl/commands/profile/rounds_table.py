@@ -123,10 +123,6 @@ def throttling_notes(rows: Sequence[ProfileRow]) -> list[str]:
     return [f"throttling isn't in these times (fleet.throttling): +{added} for {where}"]
 
 
-def _overhead(row: ServerRow) -> str:
-    return f"runtime overhead of {row.device}, not included above: {units.show_bytes(row.runtime_overhead_bytes)}"
-
-
 def _process(rows: Sequence[ProfileRow]) -> str:
     """What a process takes at the highest peak: tensors and the runtime, with the range of that."""
     row = max(rows, key=lambda row: row.process_memory_bytes)
@@ -226,7 +222,9 @@ def _print_server(console: Console, rows: Sequence[ServerRow]) -> None:
             operations(row.flops), operations(row.fvcore_macs),
             units.show_seconds(row.compute_seconds),
         )  # fmt: skip
-    print_section(console, f"Server works, cost of one execution on {rows[0].device}", table, _overhead(rows[0]))
+    device, overhead = rows[0].device, units.show_bytes(rows[0].runtime_overhead_bytes)
+    note = f"runtime overhead of {device}, not included above: {overhead}"
+    print_section(console, f"Server works, cost of one execution on {device}", table, note)
 
 
 def _print_rounds(console: Console, part: Tables) -> None:

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from pathlib import Path
 
-from edgefl.commands.sweep.answer import Sweep
-from edgefl.commands.sweep.stored_rows import values_of
 from edgefl.drawing.charts.chart import Chart, ChartAxis, Panel, Series
-from edgefl.drawing.figures import draw_figure
 from edgefl.drawing.text_tables import field_formatter, unit_of
 
 MOST_WRITTEN = 400
 """Up to this many cells the map shows each cell's value as text, which has no room in more, smaller ones."""
-
-
-def draw_sweep(
-    result: Sweep, name: str, axes: Sequence[str], words: Sequence[Sequence[str]], *, split: str, path: Path
-) -> None:
-    """Draw the field ``name`` of the rows to a file; a metric is of this split.  Raises UnknownName, RunError."""
-    on = f" on {split}" if name.startswith("metrics.") else ""
-    draw_figure(sweep_chart(f"{result.scenario}{on}", name, axes, words, values_of(result.rows, name)), path)
 
 
 def sweep_chart(

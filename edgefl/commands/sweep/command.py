@@ -179,8 +179,11 @@ def sweep(
         predictions=fleet.predictions,
     )
     if figure is not None:
-        from edgefl.commands.sweep.chart import draw_sweep
+        from edgefl.commands.sweep.chart import sweep_chart
+        from edgefl.commands.sweep.stored_rows import values_of
+        from edgefl.drawing.figures import draw_figure
 
-        draw_sweep(result, value, *space.chart_axes, split=loaded[0].evaluation.final, path=Path(figure))
+        title = f"{space.name} on {loaded[0].evaluation.final}" if value.startswith("metrics.") else space.name
+        draw_figure(sweep_chart(title, value, *space.chart_axes, values_of(fleet.rows, value)), Path(figure))
     on_progress("done", {"folder": None if out is None else str(out)})
     return result

@@ -12,6 +12,7 @@ from edgefl.commands.sweep.answer import (
     CellHead,
     CellRow,
     Change,
+    Frontier,
     MethodFrontier,
     Sensitivity,
     SmallestDevice,
@@ -19,6 +20,7 @@ from edgefl.commands.sweep.answer import (
     Sweep,
 )
 from edgefl.commands.sweep.devices_table import devices_markdown, markdown_table, print_devices
+from edgefl.commands.sweep.frontiers import AGAINST
 from edgefl.commands.sweep.stored_rows import cells_csv
 from edgefl.drawing.text_tables import (
     DIVERGED,
@@ -390,12 +392,8 @@ def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping
     for method, costs in frontier.items():
         table = new_table("against", "", "eligible", "", "dominated by it", left=(0, 1, 4))
         table.columns[1].no_wrap = True
-        against = {
-            "schedule_bytes": costs.schedule_bytes,
-            "schedule_seconds": costs.schedule_seconds,
-            "schedule_energy_joules": costs.schedule_energy_joules,
-        }
-        for cost, result in against.items():
+        for cost in AGAINST:
+            result: Frontier = getattr(costs, cost)
             name = IN_WORDS[cost].partition(" ")[0]
             points: dict[tuple[float, float], list[str]] = {}
             for point in result.frontier:

@@ -77,15 +77,11 @@ def _print_ranges(console: Console, result: Tuning) -> None:
             f"there are no other settings: the search ended after {len(result.trials)} of {result.asked_for} trials"
         )
     for line in lines:
-        text = line if line.startswith(_paths(result)) else line[0].upper() + line[1:]
+        # the names of fields keep their small letters
+        text = line if line.startswith(tuple(each.path for each in result.search)) else line[0].upper() + line[1:]
         console.print(Text(text), soft_wrap=True)
     if lines:
         console.print()
-
-
-def _paths(result: Tuning) -> tuple[str, ...]:
-    """The names of the fields, which keep their small letters."""
-    return tuple(each.path for each in result.search)
 
 
 def _widening(each: Widening) -> str:

@@ -13,10 +13,9 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.commands.profile.against import RowsDiffer, share_of, with_difference
+from edgefl.commands.profile.against import GROWTH, RowsDiffer, with_difference
 from edgefl.commands.profile.answer import Profile
 from edgefl.console import main
-from edgefl.errors import UnitError
 from edgefl.records.reading import from_data
 
 Tiny = Callable[..., dict[str, Any]]
@@ -159,11 +158,8 @@ def test_an_answer_of_another_version_or_command_is_no_profile(
         assert (code, out) == (2, "") and f"{name}.json isn't what this version's" in err and says in err
 
 
-def test_shares() -> None:
-    assert share_of("2%") == share_of("0.02") == share_of(" 2 % ") == share_of(0.02) == 0.02 and share_of("150%") == 1.5
-    for text in ("", "x", "-1%", "nan", "inf", -0.1):
-        with pytest.raises(UnitError, match="isn't a share"):
-            share_of(text)
+def test_a_cost_may_more_than_double() -> None:
+    assert (GROWTH.parse("2%"), GROWTH.parse("150%")) == (0.02, 1.5)
 
 
 def test_the_options_of_a_profile(call: Call) -> None:
@@ -175,7 +171,7 @@ def test_the_options_of_a_profile(call: Call) -> None:
         (("--timeline", "t.gif"), "its name ends in .gif; allowed: .html, .png"),
         (("--as", "cvs"), "unknown --as 'cvs'; did you mean 'csv'?"),
         (("--against", "nowhere.json"), "can't read nowhere.json"),
-        (("--fail-above", "much"), "'much' isn't a share: write 2% or 0.02"),
+        (("--fail-above", "much"), "'much' is not a share; write for example '2%'"),
     ):
         code, out, err = call(*words)
         assert (code, out) == (2, "") and message in err

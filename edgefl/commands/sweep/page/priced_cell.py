@@ -8,11 +8,23 @@ from typing import NamedTuple
 import numpy as np
 
 from edgefl.arrays import Floats, Integers
-from edgefl.commands.sweep.page.fleet_rows import fleet_rows
 from edgefl.commands.sweep.page.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
+from edgefl.devices.fleet import draw_budgets
 from edgefl.drawing.sliders.page_columns import PageColumns
-from edgefl.drawing.sliders.page_data import BudgetShare, Offer, PeakParts, Place, PricedCell, SliderFleet, Turn
+from edgefl.drawing.sliders.page_data import (
+    BudgetShare,
+    HeldClasses,
+    Offer,
+    PeakParts,
+    Place,
+    PricedCell,
+    SliderFleet,
+    Turn,
+)
+from edgefl.drawing.sliders.words import named_devices, named_links
+from edgefl.planning.coverage import DataCoverage
+from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, Workload
 from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
@@ -176,4 +188,32 @@ def _offer(workload: Workload, index: int, works: Integers, costs: _Costs, colum
         download_bytes=costs.by_group(works, workload.table["download_bytes"]),
         upload_bytes=costs.by_group(works, workload.table["upload_bytes"]),
         peaks=peaks,
+    )
+
+
+def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> SliderFleet:
+    """The fleet of a scenario, with a row for each client."""
+    fleet, clients, budgets = setup.fleet, setup.clients, scenario.fleet.budgets
+    unlimited = budgets.model_copy(update={"within_device": False})
+    granted, _ = draw_budgets(unlimited, fleet.devices, fleet.device_index, setup.seed)
+    data = DataCoverage.from_setup(setup)
+    held: HeldClasses | None = None
+    if data.classes is not None and data.classes.shape[1]:
+        bits = np.packbits(data.classes > 0, axis=1, bitorder="little")
+        held = HeldClasses(names=list(data.names), width=bits.shape[1], held=columns.add(bits))
+    return SliderFleet(
+        clients=len(fleet),
+        rows=len(fleet),
+        counts=columns.add(np.ones(len(fleet), np.uint8)),
+        kinds=list(clients.kinds),
+        kind=columns.add(np.asarray(clients.client_kind)),
+        devices=named_devices(fleet.devices),
+        device=columns.add(fleet.device_index),
+        links=named_links(fleet.links),
+        link=columns.add(fleet.link_index),
+        samples=columns.add(np.asarray(clients.client_samples)),
+        granted={name: columns.add(granted[name]) for name in fleet.budget_names},
+        caps={name: columns.add(cap) for name, cap in (fleet.caps.amounts if fleet.caps else {}).items()},
+        within_device=budgets.within_device,
+        classes=held,
     )
