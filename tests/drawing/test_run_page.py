@@ -56,7 +56,7 @@ def test_the_page_says_how_clients_were_selected(tiny: Callable[..., dict[str, A
     scenario = tiny(training={"mode": "none"}, round={"cohort": 2, "selection": {"name": "oort", "proxy": "samples"}})
     page = Path(edgefl.report(edgefl.run(scenario, out=tmp_path / "run")).file).read_text(encoding="utf-8")
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
-    assert re.search(r"selection oort \(proxy samples", words)
+    assert "name: oort" in words and "proxy: samples" in words
 
 
 def test_an_unfinished_run_says_so_and_one_without_training_too(
