@@ -19,6 +19,17 @@ from uuid import uuid4
 from edgefl.files import locked_file, read_regular, replacing
 
 Answer = TypeVar("Answer")
+MIB = 2**20
+BOUNDS = {"costs": 512 * MIB, "shapes": 128 * MIB, "clients": 64 * MIB, "pretrained": 4096 * MIB, "data": 32768 * MIB}
+"""Bytes that each folder of the cache may hold; what was used longest ago gives way.  A choice: some ten times what all
+shipped scenarios and their tests leave there."""
+RECENT_SECONDS = 3600.0
+"""What was used within this time stays in any case, because a process may be about to open it, and a folder is looked
+through once in this time.  A choice: looking takes 0.1 s for 30,000 files."""
+FORGOTTEN_SECONDS = 24 * 3600.0
+"""Age at which a temporary file or a lock is taken for one of a killed process.  A choice: no data set takes a day."""
+LOOKED = ".bounded"
+"""The file whose time says when a folder was looked through last; it is locked meanwhile."""
 
 
 @cache
@@ -72,6 +83,66 @@ def clear(path: Path) -> None:
         old.unlink(missing_ok=True)
 
 
+def keep_bound(folder: Path) -> None:
+    """Let a folder of the cache keep its bound, unless it has been looked through within ``RECENT_SECONDS``.
+
+    A folder that can't be written is ignored.
+    """
+    bound, now = BOUNDS.get(folder.name), time.time()
+    if bound is None or now - _looked.get(folder, 0.0) < RECENT_SECONDS:
+        return
+    _looked[folder] = now
+    with suppress(OSError):
+        if (mark := folder / LOOKED).exists() and now - mark.stat().st_mtime < RECENT_SECONDS:
+            return
+        bound_folder(folder, bound, RECENT_SECONDS)
+
+
+_looked: dict[Path, float] = {}
+"""When this process last saw whether a folder has to be looked through."""
+
+
+def bound_folder(folder: Path, bound: int, recent: float) -> None:
+    """Remove from a folder what was used longest ago, until it holds ``bound`` bytes.
+
+    What was used within ``recent`` seconds stays.  Whoever has a file open or mapped keeps it, whoever misses one
+    computes it again, and one process at a time removes.  A file system without times of access counts from when a
+    file was written.  Raises OSError where nothing can be written.
+    """
+    mark, now, found = folder / LOOKED, time.time(), list[tuple[float, int, Path]]()
+    try:
+        lock = locked_file(mark)
+    except BlockingIOError:
+        return
+    try:
+        for path in folder.iterdir():
+            with suppress(OSError):  # another process may be replacing it
+                used, size = _use_of(path)
+                if path.name.startswith("."):
+                    if path != mark and now - used > FORGOTTEN_SECONDS:
+                        clear(path)
+                else:
+                    found.append((used, size, path))
+        total = sum(size for _, size, _ in found)
+        for used, size, path in sorted(found):
+            if total <= bound or now - used < recent:
+                break
+            with suppress(OSError):
+                clear(path)
+                total -= size
+        os.utime(mark)
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _use_of(path: Path) -> tuple[float, int]:
+    """When a file or folder of the cache was used last, and its bytes.  Raises OSError."""
+    files = [each.stat(follow_symlinks=False) for each in (path.iterdir() if path.is_dir() else (path,))]
+    times = [max(each.st_atime, each.st_mtime) for each in files] or [path.stat().st_mtime]
+    return max(times), sum(each.st_size for each in files)
+
+
 def read_cached(path: Path, what: str) -> bytes | None:
     """The content that ``keep`` wrote to a file of the cache; None if there is none.
 
@@ -103,6 +174,7 @@ def keep(path: Path, content: bytes) -> None:
                 clear(path)
     except OSError:
         pass
+    keep_bound(path.parent)
 
 
 def read_or_compute(path: Path, what: str, compute: Callable[[], bytes], waiting: Callable[[], None]) -> bytes:

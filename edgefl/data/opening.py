@@ -501,7 +501,7 @@ def with_named_clients(options: DataOptions) -> DataOptions:
         return options
     if options.source != TABLE.name and "clients" not in unset:  # a table may name no clients
         return options.model_copy(update={"partition": "natural"})
-    path = cache_folder() / f"named-clients-{digest([data_fingerprint(options), options.model_dump()])}"
+    path = cache_folder() / "clients" / f"{digest([data_fingerprint(options), options.model_dump()])}"
     content = read_or_compute(
         path,
         "clients that a table names",

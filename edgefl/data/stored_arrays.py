@@ -27,7 +27,7 @@ import numpy as np
 from edgefl.arrays import AnyArray
 from edgefl.errors import DataError
 from edgefl.files import open_regular, read_regular, replacing
-from edgefl.memo import clear, one_at_a_time, seal_content, unseal_content
+from edgefl.memo import clear, keep_bound, one_at_a_time, seal_content, unseal_content
 from edgefl.modalities import Kind
 from edgefl.runs.durable import boot
 
@@ -219,6 +219,7 @@ def _write(folder: Path, built: Built, over: tuple[int, int, int] | None) -> Non
         (draft / "meta.json").write_bytes(seal_content(folder.name, content))
         if over is not None and _identity(folder) == over:
             clear(folder)
+    keep_bound(folder.parent)
 
 
 # --- opening ---------------------------------------------------------------------------------------------------------

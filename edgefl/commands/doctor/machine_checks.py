@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from edgefl import units
 from edgefl.commands.doctor.answer import ERROR, OK, WARNING, MachineCheck
 from edgefl.errors import EdgeflError
-from edgefl.memo import cache_folder
+from edgefl.memo import BOUNDS, cache_folder
 from edgefl.runs.progress import OnProgress
 
 DISTRIBUTION = "edgefl-sim"
@@ -173,7 +173,7 @@ def gpu_check() -> MachineCheck:
 
 
 def cache_check(folder: Path) -> MachineCheck:
-    """Whether the cache folder can be written, and its size."""
+    """Whether the cache folder can be written, and what its folders hold and may hold."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
@@ -181,11 +181,19 @@ def cache_check(folder: Path) -> MachineCheck:
     except OSError as error:
         found = f"{folder} can't be written ({error.strerror or error}): every command makes its data anew"
         return MachineCheck("cache", WARNING, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
+    held = ", ".join(
+        f"{name} {units.show_bytes(_size_of(folder / name))} of {units.show_bytes(bound)}"
+        for name, bound in BOUNDS.items()
+    )
+    return MachineCheck("cache", OK, f"{folder}, with {held}; it may be removed at any time")
+
+
+def _size_of(folder: Path) -> int:
     size = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # another command may be replacing it
             size += path.stat(follow_symlinks=False).st_size if not path.is_dir() else 0
-    return MachineCheck("cache", OK, f"{folder}, {units.show_bytes(size)}; it may be removed at any time")
+    return size
 
 
 def disk_check(folders: dict[str, Path]) -> MachineCheck:

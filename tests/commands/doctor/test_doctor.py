@@ -57,12 +57,15 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
     assert all(line.split()[0] in ("ok", "warning", "error") for line in out.splitlines())
 
 
-def test_the_size_of_the_cache_is_that_of_its_files(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "a").write_bytes(b"x" * 3000)
-    (tmp_path / "b").write_bytes(b"x" * 72)
-    (tmp_path / "link").symlink_to("/dev/zero")
-    assert "3.01 KiB" in cache_check(tmp_path).found or "3 KiB" in cache_check(tmp_path).found
+def test_what_the_cache_holds_is_told_with_its_place_and_its_bounds(tmp_path: Path) -> None:
+    entry = tmp_path / "data" / "entry"
+    entry.mkdir(parents=True)
+    (entry / "a").write_bytes(b"x" * 3000)
+    (tmp_path / "data" / "b").write_bytes(b"x" * 72)
+    (tmp_path / "data" / "link").symlink_to("/dev/zero")
+    found = cache_check(tmp_path).found
+    assert found.startswith(f"{tmp_path}, with costs 0 B of 512 MiB, ")
+    assert "data 3.01 KiB of 32 GiB" in found or "data 3 KiB of 32 GiB" in found
     assert cache_check(tmp_path / "new").status == "ok" and (tmp_path / "new").is_dir()
 
 
