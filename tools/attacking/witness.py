@@ -18,8 +18,9 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_HOST = ("host.jsonl", "environment.json", "files.json", "writer.lock", "optuna.journal", "bench.html")
 """Files that name the time, the machine or a process, and the digests of all files."""
-PROGRESS = re.compile(r"preparing |\d+ runs$|.* \(\d+ of \d+\)|building the data set|drawing glyphs|holding out|"
-                      r"reading \d+ run|.*: round \d|edgefl: (warning: )?the executor|edgefl: records, weights")  # fmt: skip
+PROGRESS = re.compile(r"preparing |\d+ runs$|.* \(\d+ of \d+\)|building the data set|drawing glyphs|"
+                      r"holding out|reading \d+ run|.*: round \d|edgefl: (warning: )?the executor|"
+                      r"edgefl: records, weights")  # fmt: skip
 MOST_LINES = 6
 """Lines on stderr beside those of progress."""
 

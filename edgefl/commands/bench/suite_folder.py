@@ -21,7 +21,7 @@ from edgefl.scenario.suite import Suite
 if TYPE_CHECKING:
     from edgefl.console.options import Place
 
-RUNS, TRIALS, SUITE, ANSWER = "runs", "tune", "suite.yaml", "bench.json"
+RUNS, TRIALS, SUITE, ANSWER, PAGE = "runs", "tune", "suite.yaml", "bench.json", "bench.html"
 """What is in it."""
 
 
@@ -52,13 +52,16 @@ def _begin(folder: Path, held: ExitStack) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if (lock := lock_folder(folder)) is not None:
         held.enter_context(closing(lock))
+    with writing(folder):
+        for left in folder.glob(f".partial-*-{PAGE}"):  # of a killed call
+            left.unlink()
 
 
 def write_answer(result: BenchAnswer, folder: Path) -> None:
     """Write the answer as JSON, as CSV and as a page."""
     replace_file(folder / ANSWER, json_text(result.to_data()))
     replace_file(folder / "bench.csv", bench_csv(result).encode())
-    write_bench_page(result, folder / "bench.html")
+    write_bench_page(result, folder / PAGE)
 
 
 def write_bench_page(result: BenchAnswer, path: Path) -> None:
