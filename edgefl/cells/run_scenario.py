@@ -145,7 +145,7 @@ def _run_one(
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
     continued = is_run(folder)
-    if continued and next(iter(read_run(folder).each("nodes")), None) is not None:
+    if continued and (folder / "nodes.jsonl").exists():
         raise RunError(f"{folder} is of real devices, which a simulation can't go on for: begin another run")
     if continued and trains:
         check_updates(scenario, setup, folder, on_message)  # another machine may go on with it

@@ -78,6 +78,7 @@ def play_on_nodes(
     deadline = min(patience, inf if scenario.round.deadline is None else scenario.round.deadline)
     new = free_folder(f"{scenario.name}-real") if out is None else new_folder(out)
     with create_run(new.path, scenario, played) as directory:
+        directory.table("nodes").touch()
         remote = RemoteClients(
             federation, roster, directory.path, deadline=deadline, measure=setup.measure,
             keep_non_finite=setup.method.setting.aggregation.non_finite == "keep",

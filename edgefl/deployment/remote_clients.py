@@ -218,7 +218,7 @@ class RemoteClients(Closing):
             order.future.set_result(replace(update, payloads=payloads))
         down = (item.name for payload in order.plan.down for item in payload.items)
         self._held.setdefault(client, set()).update(order.parcel.own, down)
-        left = total = min(order.seconds, self._deadline)
+        left = min(order.seconds, self._deadline)
         spent = []
         own = report.start_up_seconds + order.started, report.storage_seconds + order.stored
         for seconds in (*own, report.compute_seconds, report.metering_seconds):
@@ -226,13 +226,17 @@ class RemoteClients(Closing):
             left -= spent[-1]
         self._on_flight(NodeFlight(
             round=round, client=client, node=str(node), lost=None, round_trip_seconds=order.seconds,
-            start_up_seconds=spent[0], storage_seconds=spent[1], compute_seconds=spent[2], metering_seconds=spent[3],
+            start_up_seconds=spent[0], storage_seconds=spent[1], compute_seconds=spent[2],
+            predicted_compute_seconds=order.plan.compute.seconds(order.plan.device), metering_seconds=spent[3],
             transfer_seconds=left, resent_bytes=order.resent, rss_bytes=report.rss_bytes,
         ))  # fmt: skip
         up = sum(payload.serialised_bytes for payload in form.up if payload.items)
         # the transport says when a reply came, not when an order arrived: both transfers are told by their bytes
         share = (order.planned_bytes + order.resent) / max(order.planned_bytes + order.resent + up, 1)
-        return RealFlight(client, left * share, total - left, left * (1 - share), order.planned_bytes, up)
+        return RealFlight(
+            client, left * share, spent[1] + spent[2], left * (1 - share), order.planned_bytes, up,
+            start_up_seconds=spent[0], metering_seconds=spent[3],
+        )  # fmt: skip
 
 
 def _report_of(reply: Message) -> NodeReport:

@@ -68,9 +68,13 @@ class Efficiency(Fields):
 
 
 class OwnProcessor(Efficiency):
-    """The efficiencies that a profile writes itself, under ``processor``; its rate of products is written, too."""
+    """The efficiencies that a profile writes itself, under ``processor``; its rate of products is written, too.
+
+    ``lists`` is that of ``ProcessorClass``.
+    """
 
     type: ProcessorType
+    lists: bool = True
 
 
 OWN_SHAPE = "a processor is the name of a class, or {type: cpu or gpu, arithmetic, memory, kernel, launch}"

@@ -498,7 +498,7 @@ def _own_processor(written: ProfileFile) -> Processor:
         own = OwnProcessor.model_validate(written.data["processor"])
     except ValidationError as error:
         raise written.invalid(error, ("processor",), OWN_SHAPE) from None
-    return processor_of(own.type, own)
+    return processor_of(own.type, own, lists=own.lists)
 
 
 FITTED: Literal["fitted"] = "fitted"

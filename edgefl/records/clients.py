@@ -215,10 +215,24 @@ class FlightCourse(FlightRelay):
     """Time of reading the model from storage and computing"""
     upload_seconds: float
     """Time of uploading"""
+    start_up_seconds: float | Maybe = UNSET
+    """Time in which the process of a [device of your own](../guides/own-devices.md) began, imported what it needs and
+    opened its data, which no simulation has"""
+    metering_seconds: float | Maybe = UNSET
+    """Likewise: time of the same work once more with a meter"""
     virtual_seconds: float
-    """The three together"""
+    """All of these together"""
     server_wait_seconds: float | Maybe = UNSET
     """Time within that of computing in which it waited until the server's device was free for it; only under `split`"""
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds of each phase that the run has, in the order in which they follow."""
+        phases = {
+            "start-up": self.start_up_seconds, "download": self.download_seconds, "compute": self.compute_seconds,
+            "metering": self.metering_seconds, "upload": self.upload_seconds,
+        }  # fmt: skip
+        return {name: seconds for name, seconds in phases.items() if seconds is not UNSET}
 
 
 class FlightOutcome(Executed, CarbonGrams, FlightCourse):

@@ -41,6 +41,8 @@ class NodeFlight(Record):
     """Time in which the node read and wrote the copies that it holds"""
     compute_seconds: float | Maybe = UNSET
     """Time of its work"""
+    predicted_compute_seconds: float | Maybe = UNSET
+    """The same, predicted for its device"""
     metering_seconds: float | Maybe = UNSET
     """Time of the same work once more with a meter; 0 for a work that was measured before"""
     transfer_seconds: float | Maybe = UNSET

@@ -94,6 +94,8 @@ A float has 16 digits, so that a sum of a million terms, each rounded once, is o
 DIRECTIONS = ("download", "upload")
 PHASES = ("start", "download", "compute", "upload", None)
 SECONDS = ("download_seconds", "compute_seconds", "upload_seconds")
+REAL_SECONDS = ("start_up_seconds", "metering_seconds")
+"""Those that only real devices have."""
 ARRIVED = ("finished", "rejected")
 """Outcomes of flights whose update arrived intact."""
 COUNTED = ("selected", "unavailable", "finished", "late", "failed")
@@ -218,9 +220,13 @@ def _phases(record: CheckedFlight) -> Values | None:
     whole = ends >= 0 and (phase is None) == (record.outcome in ARRIVED)
     flops = record.forward_flops + record.backward_flops
     whole = whole and flops * (ends > 2) <= record.executed_flops <= flops * (ends >= 2)
+    real = [name for name in REAL_SECONDS if getattr(record, name) is not UNSET]
+    seconds += [getattr(record, name) for name in real]
     if whole and not later and min(seconds) >= 0 and is_close(fsum(seconds), record.virtual_seconds):
         return None
-    return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes", "executed_flops")
+    return _values(
+        record, "outcome", "phase", *SECONDS, *real, "virtual_seconds", "carried_upload_bytes", "executed_flops"
+    )
 
 
 # --- all of a run ----------------------------------------------------------------------------------------------------

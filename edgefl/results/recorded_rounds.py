@@ -139,8 +139,7 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
 def phases_of(flight: PlayedFlight) -> list[ServerInterval]:
     """The phases of a flight that took time, in order, from its dispatch to its end."""
     now, spans = flight.dispatched_virtual_seconds, []
-    times = {"download": flight.download_seconds, "compute": flight.compute_seconds, "upload": flight.upload_seconds}
-    for name, seconds in times.items():
+    for name, seconds in flight.phase_seconds.items():
         if seconds > 0:
             spans.append(ServerInterval(name, now, now + seconds))
             now += seconds

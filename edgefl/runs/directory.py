@@ -12,7 +12,7 @@
     rounds.jsonl clients.jsonl scored.jsonl eligibility.jsonl
     scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
-    nodes.jsonl          the same of clients that are devices of their own
+    nodes.jsonl          the same of clients that are devices of their own, if the run is on real devices
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
     unfinished/client-000017-<key>.bin      what clients of a long round have trained, until its checkpoint
@@ -47,6 +47,7 @@ from edgefl.runs.durable import boot, lock_folder, replace_file, writing
 from edgefl.runs.folders import (
     FILES,
     FIRST,
+    OF_EVERY_RUN,
     RECORDS,
     TABLES,
     Table,
@@ -130,7 +131,7 @@ class RunDirectory:
         drop_leftovers(path)
         replace_file(path / "scenario.yaml", scenario_yaml.encode())
         replace_file(path / "environment.json", json_text(environment.to_data()))
-        for table in TABLES:
+        for table in OF_EVERY_RUN:
             with writing(path):
                 run.table(table).touch()
         replace_file(path / "models.json", json_text(models))
@@ -250,7 +251,7 @@ class RunDirectory:
         every ``PAUSE_SECONDS``, unless a finished run keeps several.  Raises RunError if this checkpoint, or one in
         the background, can't be written, TypeError for a state that JSON can't represent.
         """
-        for table in TABLES:
+        for table in OF_EVERY_RUN:
             with writing(self.table(table)):
                 self.table(table).touch()
         records = {table: self._digest(table).record() for table in TABLES}
@@ -278,7 +279,7 @@ class RunDirectory:
     ) -> None:
         synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         if synced:
-            for table in TABLES:
+            for table in filter(lambda each: self.table(each).exists(), TABLES):
                 with writing(self.table(table)):
                     sync(self.table(table))
         else:

@@ -43,6 +43,8 @@ RECORDS: Mapping[type[Record], Table] = {
 }  # fmt: skip
 """The table of each class of record."""
 TABLES = tuple(RECORDS.values())
+OF_EVERY_RUN = tuple(table for table in TABLES if table != "nodes")
+"""The tables that every run has, with records or without; only a run on real devices has the other."""
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
 NEXT_FILE = "best-next.safetensors"

@@ -143,7 +143,7 @@ class Landings:
 
     Computing that isn't cut short takes ``whole_compute_seconds``.  ``exchanged_download_bytes`` are those of the bytes
     carried that came down while half of a split model trained, and ``waits`` the seconds in the whole that each waits
-    for the server's device.
+    for the server's device.  Real devices have seconds of ``start_up`` and ``metering`` too.
     """
 
     client: Integers
@@ -161,6 +161,8 @@ class Landings:
     whole_compute_seconds: Floats
     exchanged_download_bytes: Integers | int = 0
     waits: Floats | float = 0.0
+    start_up_seconds: Floats | float = 0.0
+    metering_seconds: Floats | float = 0.0
 
     @property
     def server_wait_seconds(self) -> Floats:
@@ -199,7 +201,8 @@ class Landings:
     @property
     def virtual_seconds(self) -> Floats:
         """Seconds of all phases together."""
-        return self.download_seconds + self.compute_seconds + self.upload_seconds
+        own = self.start_up_seconds + self.metering_seconds
+        return self.download_seconds + self.compute_seconds + self.upload_seconds + own
 
 
 def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = None) -> Landings:

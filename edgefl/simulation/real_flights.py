@@ -21,13 +21,14 @@ def land_real_flights(flights: Flights, real: Sequence[RealFlight], *, priced: b
         for each in real
     ]
     seconds = np.array([[each.download_seconds, each.compute_seconds, each.upload_seconds] for each in real]).T
+    beside = np.array([[each.start_up_seconds, each.metering_seconds] for each in real]).T
     began = np.full(len(real), flights.dispatch.at)
     return Landings(
         flights.client,
         np.array(outcome, np.int8),
         np.array([PHASES.index(each.ended_in) for each in real], np.int8),
         began,
-        began + seconds.sum(axis=0),
+        began + seconds.sum(axis=0) + beside.sum(axis=0),
         seconds[0],
         seconds[1],
         seconds[2],
@@ -36,4 +37,6 @@ def land_real_flights(flights: Flights, real: Sequence[RealFlight], *, priced: b
         joules_of(seconds, flights.phases.watts if priced else (np.full(len(real), np.nan),) * 3),
         flights.failures.slow,
         flights.phases.compute_seconds,
+        start_up_seconds=beside[0],
+        metering_seconds=beside[1],
     )

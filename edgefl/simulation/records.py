@@ -119,12 +119,15 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
 
 
 class ClientLines:
-    """Lines of the table of clients, with a cache of the text that clients of a plan share."""
+    """Lines of the table of clients, with a cache of the text that clients of a plan share.
 
-    def __init__(self, setup: Setup):
+    Those of ``real`` devices have the phases that only those have.
+    """
+
+    def __init__(self, setup: Setup, *, real: bool = False):
         self.setup = setup
         self._texts: dict[int, tuple[Plan, bytes]] = {}
-        self._of_landings = OF_LANDINGS | (WAITS if isinstance(setup.schedule, Split) else {})
+        self._of_landings = OF_LANDINGS | (WAITS if isinstance(setup.schedule, Split) else {}) | (REAL if real else {})
         own = [
             "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *self._of_landings,
             "executed_flops", "loss", *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
@@ -212,6 +215,8 @@ OF_LANDINGS = {
 """Fields of a record that are columns of ``Landings``, with their names there."""
 WAITS = {"server_wait_seconds": "server_wait_seconds"}
 """The same that a split model adds: seconds of waiting for the server's device."""
+REAL = {"start_up_seconds": "start_up_seconds", "metering_seconds": "metering_seconds"}
+"""The same that real devices add."""
 
 
 def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, AnyArray]]:

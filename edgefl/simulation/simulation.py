@@ -122,7 +122,7 @@ class Simulation:
             account,
         )
         progress = RunProgress(
-            ClientLines(setup),
+            ClientLines(setup, real=flown is not None),
             Presence(setup.fleet.availability, clients),
             ClientVersions(clients, keeping=keeping and scoring is not None),
             MetricWatch.from_options(setup.stop, setup.evaluation.best) if executor is not None else None,

@@ -29,6 +29,8 @@ class NodeOrder(TypedDict):
 class RealFlight:
     """A client's flight on a wall clock: seconds of each phase, and bytes of the payloads that were carried.
 
+    ``start_up_seconds`` are those of its process, and ``metering_seconds`` those of a work that is done twice.
+
     ``ended_in`` is the phase in which it failed, None if its update arrived.  ``late`` says that the server gave it up
     at the deadline, ``killed`` that its system ended it for lack of memory.
     """
@@ -42,6 +44,8 @@ class RealFlight:
     ended_in: Literal["start", "download", "compute", "upload"] | None = None
     killed: bool = False
     late: bool = False
+    start_up_seconds: float = 0.0
+    metering_seconds: float = 0.0
 
 
 # the server's side ----------------------------------------------------------------------------------------------------

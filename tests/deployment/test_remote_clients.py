@@ -26,10 +26,11 @@ from edgefl.scenario import load
 
 Scenario = Callable[..., dict[str, Any]]
 LAYERWISE = {"method": "fedcola", "schedule": {"name": "layerwise", "stages": 2, "rounds": 4}}
-EACH_KIND = {"source": "glyphs", "clients": {"image": 1, "text": 1, "image-text": 1}, "samples": 24, "validation": 40,
-             "test": 40}  # fmt: skip
-QUIET = {"evaluation": {"every": 100}}
-IMAGES = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "validation": 40, "test": 40}
+FEW = {"source": "glyphs", "samples": 9, "validation": 8, "test": 8}
+EACH_KIND = {**FEW, "clients": {"image": 1, "text": 1, "image-text": 1}, "samples": 24}
+IMAGES = {**FEW, "clients": {"image": 3}}
+QUIET = {"evaluation": {"every": 100}, "model": {"image": {"blocks": 1, "width": 8, "heads": 2}}}
+ONE_ROUND = {"schedule": {"name": "end-to-end", "rounds": 1}, **QUIET}
 
 
 @dataclass
@@ -69,16 +70,17 @@ def on_node(node: int, reply: Callable[[Message, Reply], Message | NoReply | Non
     return lambda transport: transport.replies.update({node: answer})
 
 
-@pytest.mark.parametrize(
-    "sections", [QUIET | {"data": IMAGES}, LAYERWISE | QUIET | {"data": EACH_KIND}], ids=["fedavg", "fedcola-layerwise"]
-)
-def test_weights_are_those_of_the_simulation_to_the_bit(
-    tiny: Scenario, tmp_path: Path, sections: dict[str, Any]
-) -> None:
-    simulated = edgefl.run(tiny(**sections), out=tmp_path / "simulated")
-    played = on_nodes(tiny(**sections), tmp_path)
+@pytest.fixture(scope="module")
+def both(tiny: Scenario, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Played]:
+    """A scenario's simulation, and its run on nodes."""
+    raw, folder = tiny(**QUIET | {"data": IMAGES, "evaluation": {"every": 1}}), tmp_path_factory.mktemp("both")
+    return edgefl.run(raw, out=folder / "simulated"), on_nodes(raw, folder)
+
+
+def test_weights_are_those_of_the_simulation_to_the_bit(both: tuple[Run, Played]) -> None:
+    simulated, played = both
     assert_equal_tensors(played.run.weights(), simulated.weights())
-    assert verify(played.run.path).valid
+    assert verify(played.run.path).valid and verify(simulated.path).valid
     ours, theirs = played.run.records("clients"), simulated.records("clients")
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
     # the allocator's peak on the node is the predicted one, as in the simulation
@@ -88,13 +90,59 @@ def test_weights_are_those_of_the_simulation_to_the_bit(
     assert played.transport.up == sum(row["carried_upload_bytes"] for row in ours)
     assert not played.run.nodes["resent_bytes"].any()
     assert played.transport.most_alive <= 2  # of three replies: the server's memory doesn't grow with its nodes
-    parts = played.run.nodes[[f"{name}_seconds" for name in ("start_up", "storage", "compute", "metering", "transfer")]]
-    assert (parts.sum(axis=1) - played.run.nodes["round_trip_seconds"]).abs().max() < 1e-9
+
+
+def test_start_up_and_metering_are_phases_of_their_own_which_a_simulation_has_not(both: tuple[Run, Played]) -> None:
+    simulated, played = both
+    key = ["round", "client"]
+    nodes, clients = played.run.nodes.set_index(key), played.run.clients.set_index(key)
+    parts = nodes[[f"{name}_seconds" for name in ("start_up", "storage", "compute", "metering", "transfer")]]
+    assert (parts.sum(axis=1) - nodes["round_trip_seconds"]).abs().max() < 1e-9
+    assert clients["start_up_seconds"].equals(nodes["start_up_seconds"]) and nodes["start_up_seconds"].min() > 0
+    assert clients["metering_seconds"].equals(nodes["metering_seconds"]) and nodes["metering_seconds"].max() > 0
+    assert (clients["compute_seconds"] - nodes["storage_seconds"] - nodes["compute_seconds"]).abs().max() < 1e-9
+    assert (clients["virtual_seconds"] - nodes["round_trip_seconds"]).abs().max() < 1e-9
+    assert not {"start_up_seconds", "metering_seconds"} & {*simulated.clients.columns}
+    assert not (simulated.path / "nodes.jsonl").exists() and simulated.nodes.empty
+
+
+LORA = {"adapter": {"name": "lora", "rank": 4}}
+PUBLIC = {"data": {**EACH_KIND, "public": 12}}
+SGD = {"training": {"batch": 8, "optimizer": "sgd", "lr": 0.05}}
+OTHERS: dict[str, dict[str, Any]] = {
+    "fedcola, layerwise": LAYERWISE, "progressive": {"schedule": {"name": "progressive", "stages": 2, "rounds": 4}},
+    "elastic": {"schedule": {"name": "elastic", "stages": 2, "rounds": 2}},
+    "heterofl": {"schedule": {"name": "heterofl", "widths": [1, 0.5], "rounds": 2}},
+    "flexlora": {**LORA, "schedule": {"name": "flexlora", "ranks": [4, 1], "rounds": 2}}, "fedavg, lora": LORA,
+    "mezo": {"method": "mezo", "training": {"batch": 8, "optimizer": "mezo", "lr": 5e-4, "epsilon": 1e-3}},
+    "pmcmfl, multiway": {
+        "method": "pmcmfl", "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2, "tokens": 12}},
+        "data": {**EACH_KIND, "tasks": {"image-text": "classify"}},
+    },
+    "fednova": {"method": "fednova", **SGD}, "scaffold": {"method": "scaffold", **SGD},
+    "feddyn": {"method": "feddyn", **SGD}, "qfedavg": {"method": "qfedavg", **SGD},
+    **{name: {"method": name} for name in ("ditto", "fedbabu", "fedper", "fedprox", "depthfl", "fedcola-mat")},
+    **{name: {"method": name, **LORA} for name in ("fedex-lora", "ffa-lora", "flora", "rolora")},
+    **{name: {"method": {"name": name, "pairs": 10, "public_batch": 4}, **PUBLIC}
+       for name in ("creamfl", "reamfl-iot", "fedmd", "fedet", "fedgems")},
+}  # fmt: skip
+
+
+@pytest.mark.slow(smaller="test_weights_are_those_of_the_simulation_to_the_bit")
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_method_and_schedule_has_the_weights_of_the_simulation_or_is_refused(
+    tiny: Scenario, tmp_path: Path, name: str
+) -> None:
+    raw = tiny(**{"data": EACH_KIND, "evaluation": {"every": 100}, **OTHERS[name]})
+    simulated = edgefl.run(raw, out=tmp_path / "simulated")
+    played = on_nodes(raw, tmp_path)
+    assert {outcome for *_, outcome in played.outcomes} == {"finished"}, played.said
+    assert_equal_tensors(played.run.weights(), simulated.weights())
+    assert verify(played.run.path).valid
 
 
 def test_a_node_that_lost_its_copies_gets_them_again(tiny: Scenario, tmp_path: Path) -> None:
-    sections = {**LAYERWISE, **QUIET, "data": IMAGES}
-
+    sections = {**LAYERWISE, "data": IMAGES, "evaluation": {"every": 100}}
     seen = set[int]()
 
     def forget(order: Message, honest: Reply) -> Message | NoReply | None:
@@ -182,14 +230,20 @@ LOST = [
 
 
 def test_hostile_replies_never_reach_the_weights_and_are_told_with_the_node(tiny: Scenario, tmp_path: Path) -> None:
-    """Two clients are honest: the weights are theirs, as where no other has a node."""
+    """Two clients are honest: the weights are the mean of what they sent, by hand."""
     hostile = [(reply, "rejected", f"is refused: {reason}") for reply, reason in REFUSED] + LOST
     everyone = range(len(hostile) + 2)
-    raw = tiny(data={**IMAGES, "clients": {"image": len(everyone)}, "partition": "iid", "samples": 180},
-               schedule={"name": "end-to-end", "rounds": 1}, **QUIET)  # fmt: skip
+    raw = tiny(data={**IMAGES, "clients": {"image": len(everyone)}}, **ONE_ROUND)
+    honest: list[dict[str, torch.Tensor]] = []
+
+    def note(order: Message, reply: Reply) -> Message | NoReply | None:
+        update = reply(order)
+        assert isinstance(update, Message)
+        honest.append(loads(update.payloads[0]))
+        return update
 
     def prepare(transport: InProcess) -> None:
-        for client, (reply, *_) in enumerate(hostile):
+        for client, reply in enumerate([*(reply for reply, *_ in hostile), note, note]):
             on_node(100 + client, reply)(transport)
 
     played = on_nodes(raw, tmp_path, prepare, patience=60.0)
@@ -198,16 +252,16 @@ def test_hostile_replies_never_reach_the_weights_and_are_told_with_the_node(tiny
     for client, (_, _, said) in enumerate(hostile):
         [line] = [each for each in played.said if f"client {client}, node {100 + client}" in each]
         assert said in line
-    without = on_nodes(raw, tmp_path / "without", lambda t: t.gone.update(100 + c for c in range(len(hostile))))
-    # a mean from which some are left out later is rounded once more
-    assert_equal_tensors(played.run.weights(), without.run.weights(), atol=2e-7)
+    samples = played.run.clients.set_index("client")["samples"]
+    shares = [float(samples[client] / samples[[*everyone[-2:]]].sum()) for client in everyone[-2:]]
+    mean = {f"image/{name}": sum(s * u[name] for s, u in zip(shares, honest, strict=True)) for name in honest[0]}
+    assert_equal_tensors(played.run.weights(), mean, atol=2e-7)
     assert verify(played.run.path).valid
 
 
 def test_seconds_that_a_node_says_fit_into_its_round_trip(tiny: Scenario, tmp_path: Path) -> None:
     reply = with_facts(start_up_seconds=-1.0, storage_seconds=1e9, compute_seconds=float("nan"))
-    raw = tiny(data=IMAGES, schedule={"name": "end-to-end", "rounds": 1}, **QUIET)
-    played = on_nodes(raw, tmp_path, on_node(101, reply))
+    played = on_nodes(tiny(data=IMAGES, **ONE_ROUND), tmp_path, on_node(101, reply))
     row = played.run.nodes.set_index("client").loc[1]
     assert (row["start_up_seconds"], row["compute_seconds"]) == (0.0, 0.0)
     assert row["storage_seconds"] == row["round_trip_seconds"] and verify(played.run.path).valid
@@ -232,10 +286,8 @@ def test_no_node_is_an_error(tiny: Scenario, tmp_path: Path) -> None:
         on_nodes(tiny(data=IMAGES), tmp_path, lambda transport: transport.clients.clear())
 
 
-def test_a_real_run_is_read_as_any_other_and_its_energy_is_not_known(tiny: Scenario, tmp_path: Path) -> None:
-    raw = tiny(data=IMAGES, evaluation={"every": 1})
-    simulated = edgefl.run(raw, out=tmp_path / "simulated")
-    real = on_nodes(raw, tmp_path).run
+def test_a_real_run_is_read_as_any_other_and_its_energy_is_not_known(both: tuple[Run, Played], tmp_path: Path) -> None:
+    simulated, real = both[0], both[1].run
     assert real.result.totals.energy_joules is None
     assert {row["energy_joules"] for row in real.records("clients") + real.records("rounds")} == {None}
     compared = edgefl.compare([simulated.path, real.path]).to_data()

@@ -181,8 +181,8 @@ def do_calibrate(check: Check) -> Json:
     quick = ["--quick"] if check.minutes < 2 else []
     ended = call(check, "calibrate", "-m", "edgefl", "devices", "calibrate", "--device", check.device, "--as", "json",
                  "--force", "-o", str(check.folder / "calibrated.yaml"), *quick)  # fmt: skip
-    profile = json.loads(ended.out) if ended.code == 0 else {"device": None, "notes": []}
-    return {"device": profile["device"], "notes": profile["notes"], "quick": bool(quick), **ended.verdict}
+    profile = json.loads(ended.out) if ended.code == 0 else {"devices": [None], "notes": []}
+    return {"device": profile["devices"][0], "notes": profile["notes"], "quick": bool(quick), **ended.verdict}
 
 
 def do_throughput(check: Check) -> Json:

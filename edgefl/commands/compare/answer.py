@@ -131,6 +131,8 @@ class RealDevice(Record):
 
     run: str
     """The folder of the run on real devices"""
+    simulated: str
+    """The folder of the simulation, which predicted"""
     device: str
     """The device as the scenario calls it"""
     kind: str

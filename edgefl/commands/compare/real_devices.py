@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
+from typing import Any
 
 from edgefl.commands.compare.answer import RealDevice
 from edgefl.records.clients import FlightRecord
@@ -30,15 +31,18 @@ class TimedFlight(Record):
 
 
 def real_devices(runs: Iterable[Run]) -> Iterator[RealDevice]:
-    """A row for each device, kind and stage of each run on real devices of whose scenario and seed a run is simulated.
+    """A row for each device, kind and stage of each run on real devices, for each simulation of its scenario and seed.
 
-    Tasks count that finished in both.
+    The simulation may have other devices, such as those that were calibrated from the run.  Tasks count that finished
+    in both.
     """
     everyone = [(run, {(each.round, each.client): each for each in run.read(NodeFlight)}) for run in runs]
-    for real, nodes in everyone:
-        simulated = next((run for run, own in everyone if nodes and not own and run.scenario == real.scenario), None)
-        if simulated is None:
-            continue
+    pairs = [
+        (simulated, real, nodes)
+        for real, nodes in everyone for simulated, own in everyone
+        if nodes and not own and _without_devices(simulated) == _without_devices(real)
+    ]  # fmt: skip
+    for simulated, real, nodes in pairs:
         predicted = {(f.round, f.client): f for f in simulated.read(TimedFlight) if f.outcome == "finished"}
         groups: dict[tuple[str, str, int], list[tuple[TimedFlight, TimedFlight, NodeFlight]]] = {}
         for flight in real.read(TimedFlight):
@@ -47,19 +51,24 @@ def real_devices(runs: Iterable[Run]) -> Iterator[RealDevice]:
                 place = flight.device, flight.kind, flight.stage
                 groups.setdefault(place, []).append((predicted[key], flight, nodes[key]))
         for (device, kind, stage), tasks in groups.items():
-            yield _row(str(real.path), device, kind, stage, tasks)
+            yield _row(simulated, real, device, kind, stage, tasks)
+
+
+def _without_devices(run: Run) -> dict[str, Any]:
+    return {**run.scenario, "fleet": {**run.scenario["fleet"], "devices": None}}
 
 
 def _row(
-    run: str, device: str, kind: str, stage: int, tasks: Sequence[tuple[TimedFlight, TimedFlight, NodeFlight]]
-) -> RealDevice:
+    simulated: Run, real: Run, device: str, kind: str, stage: int,
+    tasks: Sequence[tuple[TimedFlight, TimedFlight, NodeFlight]],
+) -> RealDevice:  # fmt: skip
     peaks = [p for _, flight, _ in tasks if (p := flight.measured_peak_memory_bytes) is not None]
 
     def mean(name: str) -> float:
         return fmean(value for *_, node in tasks if (value := getattr(node, name)) is not UNSET)
 
     return RealDevice(
-        run=run, device=device, kind=kind, stage=stage, tasks=len(tasks),
+        run=str(real.path), simulated=str(simulated.path), device=device, kind=kind, stage=stage, tasks=len(tasks),
         predicted_compute_seconds=fmean(flight.compute_seconds for flight, *_ in tasks),
         compute_seconds=mean("compute_seconds"),
         predicted_transfer_seconds=fmean(flight.download_seconds + flight.upload_seconds for flight, *_ in tasks),

@@ -102,8 +102,9 @@ def print_comparison(
         console.print(Text(line))
     _print_standings(console, result.standings, metrics)
     console.print()
-    if result.real_devices:
-        print_section(console, "On real devices, predicted / measured", _real_devices(result.real_devices))
+    for simulated in dict.fromkeys(row.simulated for row in result.real_devices):
+        rows_of = [row for row in result.real_devices if row.simulated == simulated]
+        print_section(console, f"On real devices, predicted ({simulated}) / measured", _real_devices(rows_of))
     if equal and len(rows) > 1:
         for part in result.equal:
             _print_equal(console, result, part, labels, metrics, confidence)

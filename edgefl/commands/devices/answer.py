@@ -24,12 +24,12 @@ class CalibratedProfile(Record):
 
 
 class Calibration(Answer):
-    """What was measured of this machine, as profiles that a fleet can name."""
+    """What was measured of this machine, or of the nodes of a run, as profiles that a fleet can name."""
 
-    device: CalibratedProfile
-    """The machine"""
-    link: CalibratedProfile | None
-    """The link to another machine; `null` without an address"""
+    devices: Sequence[CalibratedProfile]
+    """This machine, or each device of the run"""
+    links: Sequence[CalibratedProfile]
+    """The link to another machine; none without an address"""
     files: Sequence[str]
     """The files that were written"""
     notes: Sequence[str]

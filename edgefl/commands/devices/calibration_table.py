@@ -10,11 +10,9 @@ from edgefl.drawing.text_tables import new_table, number_formatter, print_sectio
 
 
 def print_calibration(result: Calibration, console: Console | None = None) -> None:
-    """Print the measured profiles of device and link, notes on what could not be measured, and the files written."""
+    """Print the measured profiles of devices and links, notes on what could not be measured, and the files written."""
     console = console or screen()
-    for profile in (result.device, result.link):
-        if profile is None:
-            continue
+    for profile in (*result.devices, *result.links):
         table = new_table("number", "value", "lowest", "highest", "how", left=(0, 4))
         for name, fact in profile.values.items():
             show = number_formatter(name)

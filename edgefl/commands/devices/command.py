@@ -156,13 +156,19 @@ def new(
 
 
 @command(
-    "edgefl devices calibrate --quick", "edgefl devices calibrate --quick -o mydevice.yaml --force",
+    "edgefl devices calibrate --quick -o mydevice.yaml", "edgefl devices calibrate --from runs/boards-real -o boards",
     answer="edgefl.commands.devices.answer:Calibration",
     forms={"table": "edgefl.commands.devices.calibration_table:print_calibration"}, parent=library,
 )  # fmt: skip
 def calibrate(
-    out: Annotated[Place | None, option("File for the profile: mydevice.yaml.", "FILE", "--out", "-o")] = None,
+    out: Annotated[
+        Place | None, option("File for the profile: mydevice.yaml; with --from their folder.", "FILE", "--out", "-o")
+    ] = None,
     *,
+    run: Annotated[
+        Place | None,
+        option("Instead of this machine, the nodes of a run on real devices, in this folder.", "RUN", "--from"),
+    ] = None,
     quick: Annotated[bool, option("Measure for some seconds instead of a minute, less exactly.")] = False,
     threads: Annotated[int | None, option("Threads of torch; default: all physical cores.", "N")] = None,
     device: Annotated[str, option("The processor to measure.", "cpu|cuda")] = "cpu",
@@ -189,12 +195,16 @@ def calibrate(
     """Measure this machine, as a profile that a fleet can name.
 
     It takes about a minute, some seconds if ``quick``.  Times are wall time.  Without a file nothing is written.
+    With the ``run`` of a scenario on real devices nothing is measured again: each of its devices gets a profile, which
+    predicts the seconds that its nodes took.
 
     Returns:
-        The device and the link as edgefl reads them back, the files, and notes on what could not be measured.
+        The devices and the link as edgefl reads them back, the files, and notes on what could not be measured.
 
     Raises:
-        DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
+        DeviceError: A file exists or can't be written, the address can't be reached, ``threads`` is below 1, or the
+            run is simulated or has no measured work.
+        RunError: There is no run.
         UnknownName: The type of device is unknown.
         UnitError: The watts can't be read.
 
@@ -212,9 +222,11 @@ def calibrate(
     from edgefl.commands.devices.measured_machine import (
         MachineMeasurement,
         MeasuringOptions,
+        profile_folder,
         profile_path,
         write_profile,
     )
+    from edgefl.commands.devices.real_profiles import profiles_of
     from edgefl.devices import DEVICE_TYPES
     from edgefl.devices.writing import profile_text
     from edgefl.errors import DeviceError, UnknownName
@@ -222,6 +234,21 @@ def calibrate(
     from edgefl.runs.progress import messages
     from edgefl.work.torch_device import device_of
 
+    if run is not None:
+        given = {
+            "--quick": quick, "--threads": threads, "--device": device != "cpu", "--minutes": minutes,
+            "--address": address, "--like": like, "--serve": serve, "--watts": watts, "--idle-watts": idle_watts,
+            "--type": type, "--title": title,
+        }  # fmt: skip
+        if measuring := [name for name, value in given.items() if value not in (None, False, 0.0)]:
+            raise DeviceError(f"--from measures nothing again: leave out {', '.join(measuring)}")
+        texts, notes = profiles_of(Path(run))
+        folder = profile_folder(out)
+        paths = {name: profile_path(folder and folder / f"{name.replace('@', '-')}.yaml", force) for name in texts}
+        return Calibration(
+            devices=[write_profile(text, paths[name], "device") for name, text in texts.items()], links=[],
+            files=[str(path) for path in paths.values() if path is not None], notes=notes,
+        )  # fmt: skip
     on_message = messages(on_progress)
     if serve is not None:
         link_speed.serve(serve, on_message)
@@ -249,8 +276,8 @@ def calibrate(
     measured = MachineMeasurement(options, on_message)
     texts = {"title": title or measured.title, "type": options.type, "processor": measured.processor}
     return Calibration(
-        device=write_profile(profile_text(texts, measured.entries), device_path, "device"),
-        link=None if link is None else write_profile(link, link_path, "link"),
+        devices=[write_profile(profile_text(texts, measured.entries), device_path, "device")],
+        links=[] if link is None else [write_profile(link, link_path, "link")],
         files=[str(path) for path in (device_path, link_path) if path is not None],
         notes=measured.notes,
     )

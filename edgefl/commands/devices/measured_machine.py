@@ -284,7 +284,8 @@ def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:
         "arithmetic": {name: float(f"{share:.3g}") for name, share in arithmetic.items() if isfinite(share)},
         "memory": {n: float(f"{share:.3g}") for n, share in zip(OPERATOR_NAMES, processor.memory, strict=True)},
     }
-    return own | ({"kernel": float(f"{processor.kernel_seconds:.3g}")} if processor.kernel_seconds else {})
+    kernel = {"kernel": float(f"{processor.kernel_seconds:.3g}")} if processor.kernel_seconds else {}
+    return own | kernel | ({} if processor.lists else {"lists": False})
 
 
 def profile_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None:
@@ -301,6 +302,20 @@ def profile_path(out: str | os.PathLike[str] | None, force: bool) -> Path | None
     if not os.access(path.parent, os.W_OK):
         raise DeviceError(f"{path}: the folder {path.parent} can't be written")
     return path
+
+
+def profile_folder(out: str | os.PathLike[str] | None) -> Path | None:
+    """The folder for several profiles, made if it isn't there, None for none.  Raises DeviceError for anything else."""
+    if out is None:
+        return None
+    folder = Path(out)
+    if folder.suffix in (".yaml", ".yml") or (folder.exists() and not folder.is_dir()):
+        raise DeviceError(f"{folder}: --from writes a profile for each device, into a folder, as in -o boards")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{folder}: can't be made: {error.strerror or error}") from None
+    return folder
 
 
 def write_profile(text: str, path: Path | None, noun: str) -> CalibratedProfile:

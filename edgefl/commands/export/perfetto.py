@@ -79,9 +79,9 @@ class TracedFlight(PlayedFlight, Executed):
     attack: str | Maybe | None = UNSET
     peak_memory_bytes: int
 
-    def phase_bytes(self, phase: str) -> int:
-        """Serialised bytes that crossed the link in the ``download`` or the ``upload``."""
-        return self.carried_download_bytes if phase == "download" else self.carried_upload_bytes
+    def phase_bytes(self, phase: str) -> int | None:
+        """Serialised bytes that crossed the link in the ``download`` or the ``upload``; None for another phase."""
+        return {"download": self.carried_download_bytes, "upload": self.carried_upload_bytes}.get(phase)
 
 
 @raise_run_errors
@@ -131,8 +131,7 @@ def flight_events(flight: TracedFlight) -> Iterator[Event]:
     yield _slice(CLIENTS, tid, f"round {flight.base_round}: {flight.outcome}", "flight", begins, ends, facts)
     for span in phases_of(flight):
         yield _slice(CLIENTS, tid, span.name, "phase", span.start, min(span.end, ends), {})
-        if span.name != "compute":
-            carried = flight.phase_bytes(span.name)
+        if (carried := flight.phase_bytes(span.name)) is not None:
             bits = {"carried_bytes": carried, "bits_per_second": 8 * carried / (span.end - span.start)}
             yield _slice(LINKS, tid, span.name, "transfer", span.start, min(span.end, ends), bits)
 
@@ -161,8 +160,8 @@ def count_flight(flight: TracedFlight, counters: Steps) -> None:
             continue
         if span.name == "compute":
             _add(counters, "memory, bytes", flight.kind, start, end, flight.peak_memory_bytes)
-        else:
-            rate = 8 * flight.phase_bytes(span.name) / (span.end - span.start)
+        elif (carried := flight.phase_bytes(span.name)) is not None:
+            rate = 8 * carried / (span.end - span.start)
             _add(counters, "traffic, bits per second", span.name, start, end, rate)
     begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
     if ends > begins and flight.energy_joules is not None:

@@ -30,12 +30,14 @@ def who_did_what(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
     names = {f.client: f"{f.client} {f.kind}" for f in flights}
     order = [names[client] for client in clients]
     series = []
-    for index, (phase, shade) in enumerate(PHASES.items()):
-        begins = [f.dispatched_virtual_seconds + sum(f.seconds(name) for name in list(PHASES)[:index]) for f in flights]
+    begins = [f.dispatched_virtual_seconds for f in flights]
+    for phase in flights[0].phase_seconds:
+        spent = [f.phase_seconds[phase] for f in flights]
         series.append(
-            Series(phase, [f.seconds(phase) for f in flights], [names[f.client] for f in flights], shade,
+            Series(phase, spent, [names[f.client] for f in flights], PHASES[phase],
                    base=begins, notes=[_words(f) for f in flights])
         )  # fmt: skip
+        begins = [sum(each) for each in zip(begins, spent, strict=True)]
     last = [f for f in _stragglers(records).values() if f.round in rounds and f.client in names]
     for name, chosen, shade, symbol in (
         ("last of its round", [f for f in last if f.outcome == "finished"], INK, 3),
@@ -112,7 +114,7 @@ def stragglers(records: Records) -> Chart | None:
     middle = [median(f.virtual_seconds for f in by_round[n]) for n in numbers]
     rows = []
     for number, slow, typical in zip(numbers, slowest, middle, strict=True):
-        phase = max(PHASES, key=slow.seconds)
+        phase = max(slow.phase_seconds, key=slow.phase_seconds.__getitem__)
         rows.append(
             [number, len(by_round[number]), slow.client, slow.kind, slow.device, slow.link, phase,
              slow.outcome, slow.virtual_seconds, typical,

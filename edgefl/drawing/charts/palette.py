@@ -17,7 +17,9 @@ RUNS = ("#004488", "#dd8833", "#1b9aaa", "#7a3f1f", "#9a9a2a", "#c05fc0", "#5c6c
 
 FITS, IDLE = "#228833", "#99cc99"
 """Clients that fit, and those of them that sent nothing: what is green fits.  Budgets have colours of their own."""
-PHASES = {"download": "#77aadd", "compute": "#eecc66", "upload": "#ee99aa"}
+PHASES = {
+    "start-up": "#bbbbbb", "download": "#77aadd", "compute": "#eecc66", "metering": "#ccddaa", "upload": "#ee99aa",
+}  # fmt: skip
 """What a client does in its round."""
 PREDICTED, MEASURED = "#b0b0b0", "#505560"
 """A cost as it was priced, and as it was."""

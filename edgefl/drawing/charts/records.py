@@ -26,11 +26,6 @@ class ShownFlight(FlightCourse, FlightFacts):
     serialised_upload_bytes: int
     reserved_memory_bytes: int | Maybe = UNSET
 
-    def seconds(self, phase: str) -> float:
-        """Time of ``download``, ``compute`` or ``upload``."""
-        times = {"download": self.download_seconds, "compute": self.compute_seconds, "upload": self.upload_seconds}
-        return times[phase]
-
 
 @part_of(VerdictRecord)
 class ShownVerdict(VerdictFacts):

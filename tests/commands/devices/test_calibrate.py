@@ -78,7 +78,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     assert 0 < to_server.latency_seconds < 1 and to_server.download_watts == load_link("wifi-5").download_watts
     for fact in (*mine.facts.values(), *to_server.facts.values()):
         assert str(tmp_path) not in fact.source.quote + fact.source.title
-    assert heard and found["device"]["values"]["flops_per_second"]["value"] == mine.flops_per_second
+    assert heard and found["devices"][0]["values"]["flops_per_second"]["value"] == mine.flops_per_second
     print_calibration(found)
     said = capsys.readouterr().out
     assert f"written: {out}" in said and "My board" in said and max(map(len, said.splitlines()[:-2])) <= 100
@@ -133,7 +133,7 @@ def test_idle_is_never_above_computing(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="--idle-watts: 9 W is above the 5 W of --watts"):
         edgefl.calibrate(quick=True, threads=1, watts=5, idle_watts=9)
     found = edgefl.calibrate(quick=True, threads=1, watts="10 mW")
-    assert found["device"]["values"]["idle_watts"]["value"] <= 0.01 and found["files"] == []
+    assert found["devices"][0]["values"]["idle_watts"]["value"] <= 0.01 and found["files"] == []
 
 
 def test_a_server_answers_after_visitors_who_say_something_else() -> None:

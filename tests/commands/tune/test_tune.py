@@ -27,7 +27,7 @@ from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
 from edgefl.console import main
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
-from edgefl.runs.folders import TABLES
+from edgefl.runs.folders import OF_EVERY_RUN
 from edgefl.scenario import load
 from edgefl.scenario.search_space import parse_search_space
 from tests.toys.answers import read_back
@@ -92,7 +92,11 @@ def test_only_the_validation_split_is_scored(done: tuple[Tuning, Path]) -> None:
     _, folder = done
     files = list((folder / TRIALS).rglob("*.jsonl"))
     text = "".join(path.read_text() for path in files)
-    assert len(files) == 5 * len(TABLES) and text.count('"evaluate validation"') > 5 and '"evaluate test"' not in text
+    assert (
+        len(files) == 5 * len(OF_EVERY_RUN)
+        and text.count('"evaluate validation"') > 5
+        and '"evaluate test"' not in text
+    )
     for path in (folder / TRIALS).glob("*/scenario.yaml"):
         scored = yaml.safe_load(path.read_text())["evaluation"]
         assert (scored["split"], scored["final"]) == ("validation", "validation")
