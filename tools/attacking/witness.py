@@ -72,9 +72,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def _answer(data: Any) -> bytes:
-    """An answer without the seconds that it took, and without those of its trials."""
+    """An answer without its folder, the seconds that it took, and those of its trials."""
     for each in (data, *data.get("trials", ())):
         each.pop("seconds", None)
+        each.pop("folder", None)
     return json.dumps(data).encode()
 
 

@@ -137,7 +137,7 @@ def _text(device: Device, precision: str, tasks: Sequence[Task], run: str) -> st
             ends = (fact.value * fixed / pace, fact.low * fixed / high, fact.high * fixed / low)
             entries[name] = number(name, ends, "estimated", told)
         else:
-            entries[name] = _copied(name, fact)
+            entries[name] = _as_it_is(name, fact)
     if processor.type != "gpu":
         used = sorted(cast(int, node.rss_bytes) for _, node in tasks)
         if used[-1] > device.ram_bytes:
@@ -158,7 +158,7 @@ def _text(device: Device, precision: str, tasks: Sequence[Task], run: str) -> st
     return profile_text(texts, entries)
 
 
-def _copied(name: str, fact: Fact) -> ProfileNumber:
+def _as_it_is(name: str, fact: Fact) -> ProfileNumber:
     """A number of the scenario's device as it is."""
     value, low, high = (DEVICE_NUMBERS[name].write(end) for end in (fact.value, fact.low, fact.high))
     confidence: Confidence = "estimated" if fact.confidence == "fitted" else fact.confidence
