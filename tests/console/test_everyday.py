@@ -79,8 +79,9 @@ LONG = {
     "edgefl doctor --quick",
     "edgefl doctor --quick --as json",
     "edgefl devices calibrate --quick",
-    "edgefl devices calibrate --quick -o mydevice.yaml --force",
+    "edgefl devices calibrate --quick -o mydevice.yaml",
     "edgefl sweep mine.yaml quickstart --vary training.batch=4,8 --devices all",
+    "edgefl sweep mine.yaml --page page.html",
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl bench"],
@@ -124,7 +125,8 @@ def study(tiny: Callable[..., dict[str, Any]], layerwise_run: Any, tmp_path_fact
     [
         pytest.param(example, marks=pytest.mark.slow if example in LONG else ())
         for example in dict.fromkeys(example for examples in EXAMPLES.values() for example in examples)
-        if example != "edgefl --install-completion"  # would change the tester's shell
+        # these would change the tester's shell, and need a run of real devices: test_real_profiles.py
+        if example not in ("edgefl --install-completion", "edgefl devices calibrate --from runs/boards-real -o boards")
     ],
 )
 def test_an_example_works_as_it_is_typed(example: str, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
