@@ -65,6 +65,19 @@ class Assignment:
         """The work that is run: the form bound to the scalars."""
         return self.form.bind(self.scalars)
 
+    @property
+    def node(self) -> str:
+        """Who runs it, in messages."""
+        if self.client is None:
+            return "the server"
+        clients = ", ".join(str(each.client) for each in (self, *self.others))
+        return f"{'clients' if self.others else 'client'} {clients}"
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"the work of kind {self.form.kind!r} of {self.node}"
+
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
         return {**self.inputs, **self.kept.tensors()} if self.kept else self.inputs

@@ -53,7 +53,7 @@ class Executor(Protocol):
 
 
 class Closing:
-    """A context manager that has nothing to release."""
+    """A context manager that closes itself, for which there is nothing to do if it holds nothing."""
 
     def close(self) -> None:
         """Do nothing: this executor has no resources to release."""

@@ -204,15 +204,10 @@ def _process(pid: int) -> psutil.Process:
 
 def _failure(assignment: Assignment, error: BaseException) -> EdgeflError:
     """The error of an assignment whose work failed."""
-    clients = [t.client for t in (assignment, *assignment.others)]
-    node = "the server" if clients == [None] else f"client {clients[0]}"
-    if len(clients) > 1:
-        node = f"clients {', '.join(map(str, clients))}"
     if is_out_of_memory(error):
-        return OutOfHostMemory(
-            f"the memory of this machine doesn't suffice for the work of kind {assignment.form.kind!r} of {node}"
-        )
-    return TrainingError(f"the work of kind {assignment.form.kind!r} failed on {node}: {_describe_error(error)}")
+        return OutOfHostMemory(f"the memory of this machine doesn't suffice for {assignment.title}")
+    kind, node = assignment.form.kind, assignment.node
+    return TrainingError(f"the work of kind {kind!r} failed on {node}: {_describe_error(error)}")
 
 
 def _describe_error(error: BaseException) -> str:

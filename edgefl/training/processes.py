@@ -77,11 +77,6 @@ class _PoolAssignment:
     out_of_memory: bool = False
     shared: tuple[Slot, Slot, Slot, Slot] | None = None
 
-    @property
-    def name(self) -> str:
-        node = "the server" if self.assignment.client is None else f"client {self.assignment.client}"
-        return f"the work of kind {self.assignment.form.kind!r} of {node}"
-
 
 class ProcessExecutor:
     """Runs assignments in worker processes, which open the data themselves; a context manager that closes itself.
@@ -234,9 +229,10 @@ class ProcessExecutor:
                 self._queue(entry)
             else:
                 self._remove(entry)
+                assert self._packing is not None
+                refusal = self._packing.refusal(assignment.title, assignment.peak or 0)
                 with suppress(InvalidStateError):
-                    assert self._packing is not None
-                    entry.future.set_exception(TrainingError(self._packing.refusal(entry.name, assignment.peak or 0)))
+                    entry.future.set_exception(TrainingError(refusal))
 
     def _queue(self, entry: _PoolAssignment) -> None:
         """Hand an assignment to the pool; called under the lock."""
@@ -276,7 +272,8 @@ class ProcessExecutor:
             if form is None:
                 form = self._forms[assignment.form] = _text_slot(assignment.form.encode())
         except OSError as error:
-            raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
+            text = f"the memory of this machine doesn't hold the inputs of {assignment.title}"
+            raise OutOfHostMemory(text) from error
         _, inputs, where = self._inputs[id(given)]
         slot = self._slots.take(reused=in_one_piece(assignment) is not None)
         entry.shared = inputs, slot, where, form
@@ -372,11 +369,11 @@ class ProcessExecutor:
         """Fail all unfinished assignments; a single worker runs them in order, so that the first has failed."""
         unfinished, self._entries, self._waiting = self._entries, [], deque()
         for entry in unfinished:
-            failed = next((other for other in unfinished if other.out_of_memory), unfinished[0])
+            failed = next((other for other in unfinished if other.out_of_memory), unfinished[0]).assignment
             with suppress(InvalidStateError):
                 entry.future.set_exception(
                     TrainingError(
-                        f"{failed.name} fails on this machine even alone: {reason}. Finished rounds are saved: "
+                        f"{failed.title} fails on this machine even alone: {reason}. Finished rounds are saved: "
                         "continue with edgefl run --resume, here when more memory is free, or on another machine"
                     )
                 )

@@ -20,8 +20,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -30,6 +29,7 @@ from edgefl import registry
 from edgefl.data import Cargo, DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.training.assignment import Assignment
+from edgefl.training.executors import Closing
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
     Greeting,
@@ -73,11 +73,6 @@ class _RayAssignment:
     future: Future[Update]
     failures: int = 0
 
-    @property
-    def name(self) -> str:
-        node = "the server" if self.assignment.client is None else f"client {self.assignment.client}"
-        return f"the work of kind {self.assignment.form.kind!r} of {node}"
-
 
 @dataclass(eq=False)
 class _Slot:
@@ -88,7 +83,7 @@ class _Slot:
     ready: bool = False
 
 
-class OnRay:
+class OnRay(Closing):
     """Runs assignments in actors of Ray; a context manager that closes itself.
 
     Without ``address`` Ray is started on this machine, and ended by ``close``.  A worker that is lost, with its node or
@@ -177,14 +172,6 @@ class OnRay:
             self._services.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     # the cluster ----------------------------------------------------------------------------------------------------
 
@@ -302,7 +289,7 @@ class OnRay:
         with suppress(InvalidStateError):
             if lost:
                 error = TrainingError(
-                    f"{entry.name} was begun {TRIES} times, and its worker on Ray was lost each time: "
+                    f"{entry.assignment.title} was begun {TRIES} times, and its worker on Ray was lost each time: "
                     f"{first_line(error)}. {GO_ON}"
                 )
             if error is not None:
