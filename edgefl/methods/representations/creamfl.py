@@ -78,6 +78,12 @@ class CreamFL(Exchange):
         )
         rescale: bool = Field(False, description="whether the inter term is scaled to the magnitude of the intra term")
         temperature: PositiveFloat = Field(0.5, description="temperature of the clients' contrast")
+        old: Literal["copy", "table"] = Field(
+            "copy",
+            description="how a client's representations of the round's start are computed: by a frozen copy of "
+            "its model at every step (copy), or once (table), which takes less compute, and less memory where "
+            "there are few public samples",
+        )
         pcme: Pcme | None = Field(
             None, description="PCME's probabilistic loss for clients with pairs, {samples: 7}; null: CLIP's loss"
         )
@@ -153,13 +159,15 @@ class CreamFL(Exchange):
             )  # fmt: skip
             passes = self._with_contrast(passes, len(self.trained_patterns(kind)), contrast)
             needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
+            if options.intra and options.old == "table":
+                passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
         passes.append(self.representation_pass(own))
         return replace(
             work,
             passes=tuple(passes),
             down=(*work.down, *([self.table("public", "public", needed)] if needed else [])),
             up=(*work.up, self.table("represented", "represented", own)),
-            reference=options.intra and bool(needed),
+            reference=options.old == "copy" and options.intra and bool(needed),
         )
 
     def _with_contrast(self, private: Sequence[Pass], per_epoch: int, contrast: Pass) -> list[Pass]:

@@ -22,7 +22,7 @@ class ReamFL(CreamFL):
         contrast: Literal[0] = Field(0, description="always 0: this method has no local contrast")
 
         fixed: ClassVar[tuple[str, ...]] = (
-            "aggregation", "contrast", "inter", "intra", "steps", "rescale", "temperature",
+            "aggregation", "contrast", "inter", "intra", "steps", "rescale", "temperature", "old",
         )  # fmt: skip
 
         @model_validator(mode="before")

@@ -94,8 +94,8 @@ class ContrastPublic(Step):
 
     Tables are received as ``public.<modality>``.  Args: ``modalities`` that the client has, ``others`` (the other
     modality of each), ``inter`` and ``intra`` (which terms), ``temperature``, ``weight``, and ``rescale`` (inter to
-    the magnitude of intra).  The client's past is computed by the work's frozen copy of the model.  The pass asks for
-    ``index``.
+    the magnitude of intra).  The client's representations of the round's start are the outputs ``before.<modality>``,
+    or without these are computed by the work's frozen copy of the model.  The pass asks for ``index``.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
@@ -107,7 +107,8 @@ class ContrastPublic(Step):
             if args["inter"]:
                 inter.append(inter_loss(own, ctx.received[f"public.{other}"], index, args["temperature"]))
             if args["intra"]:
-                before = embed_as_before(ctx, modality, batch[modality]).float()
+                stored = ctx.outputs.get(f"before.{modality}")
+                before = embed_as_before(ctx, modality, batch[modality]).float() if stored is None else stored[index]
                 near = ctx.received[f"public.{modality}"][index]
                 intra.append(intra_loss(own, near, before, args["temperature"]))
         terms = []

@@ -453,7 +453,7 @@ def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: s
     [
         ("creamfl", {"steps": "joint", "pcme": {"kl": 0}}),
         ("creamfl", {"server": "federated", "pcme": {"samples": 2}}),
-        ("creamfl", {"steps": "joint", "server": "federated", "public_batch": 10}),
+        ("creamfl", {"steps": "joint", "old": "table", "server": "federated", "public_batch": 10}),
         ("fedmd", {"digest": 0, "server_epochs": 0}),
         ("fedmd", {"distance": "norm", "server_epochs": 2, "server_training": {"lr": 0.01}}),
         ("fedet", {"diversity": 0}),
