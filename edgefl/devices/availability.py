@@ -169,7 +169,7 @@ class Diurnal(Availability):
         starts, ends = self._windows(rows, times)
         now = times[:, None]
         inside = (starts <= now) & (now < ends)
-        on, later = inside.any(axis=1), np.where(now < ends, starts, inf).min(axis=1)
+        on, later = np.asarray(inside.any(axis=1)), np.where(now < ends, starts, inf).min(axis=1)
         return on, np.where(on, np.where(inside, ends, -inf).max(axis=1), later)
 
     def _windows(self, rows: Integers, times: Floats) -> tuple[Floats, Floats]:
