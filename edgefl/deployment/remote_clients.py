@@ -45,7 +45,6 @@ class Parcel:
     bodies: tuple[bytes, ...]
     own: tuple[str, ...]
     keep: frozenset[str]
-    form: str
     more: dict[tuple[str, ...], bytes] = field(default_factory=dict)
     _sums: dict[str, int] = field(default_factory=dict)
 
@@ -83,8 +82,9 @@ class OpenOrder:
         more = self.parcel.body_of(self.install)
         self.resent += sum(map(len, more))
         check = self.parcel.sums(self.parcel.own if self.planned else self.parcel.inputs)
-        facts = {"do": "train", "version": __version__, "form": self.parcel.form, "check": check,
-                 "assignment": order_of(self.assignment)["facts"], "meter": self.meter}  # fmt: skip
+        order = order_of(self.assignment)  # of clients with one parcel, too, those with few samples have another form
+        facts = {"do": "train", "version": __version__, "form": order["form"], "check": check,
+                 "assignment": order["facts"], "meter": self.meter}  # fmt: skip
         return Message(facts, (*(self.parcel.bodies if self.planned else ()), *more))
 
     @property
@@ -170,8 +170,8 @@ class RemoteClients(Closing):
         key = id(assignment.inputs), id(plan.down)  # the parcel holds both
         if key not in parcels:
             bodies, own = split_inputs(assignment, plan.down)
-            keep, form = frozenset(assignment.form.keep), order_of(assignment)["form"]
-            parcels[key] = Parcel(assignment.inputs, plan.down, tuple(bodies), tuple(own), keep, form)
+            keep = frozenset(assignment.form.keep)
+            parcels[key] = Parcel(assignment.inputs, plan.down, tuple(bodies), tuple(own), keep)
         parcel = parcels[key]
         held = self._held.setdefault(client, set())
         install = tuple(name for name in parcel.own if name not in held)

@@ -28,7 +28,7 @@ Scenario = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def notes(tiny: Scenario, tmp_path: Path) -> dict[str, Any]:
-    return tiny(**sections(tmp_path))
+    return tiny(**sections(tmp_path), training={"batch": 25})
 
 
 def play(raw: dict[str, Any], folder: Path, data: dict[int, Path]) -> tuple[edgefl.Run, list[str]]:
@@ -47,7 +47,7 @@ def play(raw: dict[str, Any], folder: Path, data: dict[int, Path]) -> tuple[edge
 
 
 def test_nodes_with_their_own_tables_train_what_one_table_of_all_trains(notes: dict[str, Any], tmp_path: Path) -> None:
-    """Each node's table lacks a class, and its own texts would give another tokenizer."""
+    """Each node's table lacks a class, its own texts would give another tokenizer, and one has less than a batch."""
     own = {100 + person: table for person, table in tables_of_people(tmp_path).items()}
     simulated = edgefl.run(notes, out=tmp_path / "simulated")
     real, said = play(notes, tmp_path, own)
@@ -65,18 +65,15 @@ def test_the_server_counts_what_a_node_says(notes: dict[str, Any], tmp_path: Pat
     assert [row["samples"] for row in real.records("rounds")] == [{"text": 62}] * 2
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"label": "star"}, "the class 'star' isn't one of the server's: fruit, pet, tool"),
-    ({"text": ""}, "node 101 isn't used: "),
-])  # fmt: skip
-def test_samples_that_do_not_fit_are_told_with_the_node(
-    notes: dict[str, Any], tmp_path: Path, change: Row, said: str
-) -> None:
-    rows = [
-        {"text": f"saw {number}", "label": "tool", "client": "me", "split": "train"} | change for number in range(12)
-    ]
-    _, told = play(notes, tmp_path, {101: write_table(tmp_path / "more.csv", rows)})
-    assert any(each.startswith("node 101 isn't used: ") and said in each for each in told), told
+def test_samples_that_do_not_fit_are_told_with_the_node(notes: dict[str, Any], tmp_path: Path) -> None:
+    row = {"text": "saw", "label": "tool", "client": "me", "split": "train"}
+    wrong: dict[int, Row] = {101: {"label": "star"}, 102: {"text": ""}}
+    own = {node: write_table(tmp_path / f"{node}.csv", [row | change] * 12) for node, change in wrong.items()}
+    real, told = play(notes, tmp_path, own)
+    assert set(real.clients["client"]) == {0}
+    unused = [each for each in told if "isn't used: " in each]
+    assert [each[:8] for each in unused] == ["node 101", "node 102"]
+    assert "the class 'star' isn't one of the server's: fruit, pet, tool" in unused[0]
 
 
 @pytest.mark.parametrize(("own", "said"), [
