@@ -205,7 +205,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
     [who] = [chart for chart in charts_of(run, records_of(run)) if chart.name == "eligible"]
     assert {series.colour for series in who.panels[0].series if series.name == "refused by charge"} == {Charge.colour}
-    shown = view_of(fleet_page(scenario))
+    shown = view_of(fleet_page(scenario, ["training.batch=8"]))
     assert json.loads(shown.shown)["budgets"]["charge"] == Charge.colour
     assert json.loads(shown.units)[Charge.quantity.unit] == json.loads(json.dumps(units.SHARE.to_page()))
 
