@@ -344,9 +344,9 @@ class Method:
 
     def model_payload(self, kind: str, source: str = "") -> Payload:
         """The whole model of a client kind, at the addresses ``<source><kind>/<parameter>``."""
-        parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed_parameters()
-        items = (Item(n, s.shape, s.dtype, f"{source}{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
-        return Payload("model", tuple(items))
+        payload = self.setting.kinds[kind].payload
+        items = (replace(item, source=f"{source}{item.source}") for item in payload.items) if source else ()
+        return Payload("model", tuple(items)) if source else payload
 
     def like_model(self, kind: str, name: str, source: str = "") -> Payload:
         """Tensors like a kind's parameters, ``<name>.<parameter>``, at the addresses ``<source><kind>/<parameter>``.

@@ -17,7 +17,7 @@ from edgefl.models import Frozen, ModelOptions, adapters
 from edgefl.models.model import ModelDescription
 from edgefl.models.quantised import is_part
 from edgefl.models.tried import check_tensors
-from edgefl.work import Address, TensorSpec, digest
+from edgefl.work import Address, Item, Payload, TensorSpec, digest
 from edgefl.work.description import MissingRates
 from edgefl.work.tasks import Like, like
 from edgefl.work.training_options import TrainingOptions
@@ -72,12 +72,23 @@ class Kind:
 
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters, with an adapter of those that it lets train; buffers can't train; cached."""
-        return _split_parameters(Frozen(self.model))[0]
+        return self._split[0]
 
     def fixed_parameters(self) -> frozenset[str]:
         """Names of the parameters that no client trains at any stage: those of the model under an adapter, what is
         quantised, and what a tower holds without gradients (``requires_grad_(False)``)."""
-        return _split_parameters(Frozen(self.model))[1]
+        return self._split[1]
+
+    @cached_property
+    def _split(self) -> tuple[tuple[str, ...], frozenset[str]]:
+        return _split_parameters(Frozen(self.model))
+
+    @cached_property
+    def payload(self) -> Payload:
+        """The whole model at the addresses ``<kind>/<parameter>``: one object, since works of each round hold it."""
+        fixed, address = self.fixed_parameters(), f"{self.name}/"
+        items = (Item(n, s.shape, s.dtype, address + n, fixed=n in fixed) for n, s in self.parameters().items())
+        return Payload("model", tuple(items))
 
     @property
     def dimension(self) -> int:

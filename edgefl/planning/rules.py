@@ -31,7 +31,7 @@ def broken_rules(work: Work, stage: Stage | None) -> Iterator[tuple[str, Collect
     parameters, buffers = tensors_of(work.model)
     lacking = {name for name in (*parameters, *buffers) if name not in arriving}
     if lacking & buffers.keys():  # some buffers are no part of a model's state
-        lacking &= models.on_meta(work.model).state_dict().keys()
+        lacking &= models.blueprint(work.model).state_dict().keys()
     yield WHOLE, lacking, "{} isn't in down: it would start at random in every round"
     if work.keep:
         yield KEPT, set(work.keep) - arriving, "{} is kept but not in down, which gives its first value"

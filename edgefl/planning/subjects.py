@@ -117,9 +117,9 @@ def largest(setup: Setup, kind: str) -> int:
     return int(clients[np.argmax(setup.clients.client_samples[clients])])
 
 
-def rounds_of(setup: Setup, stage: Stage, kind: str) -> list[int]:
+def rounds_of(setup: Setup, stage: Stage, kind: str) -> Iterator[int]:
     """The rounds of a stage in which this kind takes part."""
-    return [r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r)]
+    return (r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r))
 
 
 def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
@@ -128,5 +128,4 @@ def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
     A stage without rounds gets the cost that its work would have at that point of the schedule.
     """
     before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
-    rounds = rounds_of(setup, stage, kind)
-    return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
+    return next(rounds_of(setup, stage, kind), min(max(before, 1), setup.schedule.rounds))

@@ -103,7 +103,7 @@ class NarrowStage(Stage):
 def _cuts(full: str, narrow: str, changes: int) -> dict[str, tuple[Shape, Shape, Cut | None]]:
     """The full shape, the narrow shape and the cut of every parameter and buffer, by name."""
     descriptions: list[ModelDescription] = [json.loads(full), json.loads(narrow)]
-    whole, part = ({n: tuple(t.shape) for n, t in models.on_meta(d).state_dict().items()} for d in descriptions)
+    whole, part = ({n: tuple(t.shape) for n, t in models.blueprint(d).state_dict().items()} for d in descriptions)
     found = {}
     for name, shape in whole.items():
         sizes = [widths.parts_of(description, name) for description in descriptions]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, PositiveInt
@@ -373,25 +373,28 @@ class Schedule:
         """
         return None
 
-    def turns(self, stage: Stage) -> list[tuple[tuple[Stage, ...], tuple[int, ...]]]:
+    def turns(self, stage: Stage) -> list[tuple[tuple[Stage, ...], Sequence[int]]]:
         """The different sets of candidates during one of ``stages``, each with its rounds, in order of first use."""
         first = self._ends[stage.index - 2] + 1 if stage.index > 1 else 1
+        rounds = range(first, self._ends[stage.index - 1] + 1)
+        if type(self).candidates is Schedule.candidates:  # a million rounds are no list
+            return [((stage,), rounds)] if rounds else []
         turns: dict[tuple[int, ...], tuple[tuple[Stage, ...], list[int]]] = {}
-        for round in range(first, self._ends[stage.index - 1] + 1):
+        for round in rounds:
             candidates = self.candidates(round)
             indices = tuple(candidate.index for candidate in candidates)
             turns.setdefault(indices, (candidates, []))[1].append(round)
         return [(candidates, tuple(rounds)) for candidates, rounds in turns.values()]
 
-    def rounds_of(self, stage: Stage) -> list[int]:
-        """The rounds in which one of ``offered`` is among the candidates."""
-        return sorted(
-            round
+    def rounds_of(self, stage: Stage) -> Sequence[int]:
+        """The rounds in which one of ``offered`` is among the candidates, in order."""
+        found = [
+            rounds
             for current in self.stages
             for candidates, rounds in self.turns(current)
             if any(candidate.index == stage.index for candidate in candidates)
-            for round in rounds
-        )
+        ]
+        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
 
     def ends(self, round: int) -> Stage | None:
         """The stage that ends with this round; None if none does."""

@@ -176,7 +176,7 @@ def _count_parameters(description: str) -> float:
 
 def _parameters(described: ModelDescription, depth: Mapping[str, int]) -> float:
     try:
-        module = models.on_meta(models.at_depth(described, depth))
+        module = models.blueprint(models.at_depth(described, depth))
     except EdgeflError:
         return 0.0
     except (RuntimeError, OverflowError, TypeError, MemoryError) as error:

@@ -149,7 +149,7 @@ def test_the_end_of_a_stage_moves_those_behind_it() -> None:
     fresh = schedule.fresh()
     assert schedule.end_stage(2) and schedule.rounds == 8
     assert [schedule.stage(round).index for round in range(1, 9)] == [1, 1, 2, 2, 2, 3, 3, 3]
-    assert schedule.ends(2) is schedule.stages[0] and schedule.rounds_of(schedule.stages[1]) == [3, 4, 5]
+    assert schedule.ends(2) is schedule.stages[0] and [*schedule.rounds_of(schedule.stages[1])] == [3, 4, 5]
     assert not schedule.end_stage(7), "the last stage lasts"
     with pytest.raises(MethodError, match="round 9 is outside the schedule of 8 rounds"):
         schedule.stage(9)

@@ -53,7 +53,7 @@ def test_the_parts_and_whose_turn_it_is() -> None:
     assert [part.index for part in schedule.offered] == [1, 2, 3, 4, 5, 6, 7]
     assert schedule.stages == schedule.offered[:1] and schedule.rounds == 8
     assert [rounds for _, rounds in schedule.turns(schedule.stages[0])] == [(1, 5), (2, 6), (3, 7), (4, 8)]
-    assert schedule.rounds_of(schedule.offered[4]) == list(range(1, 9))
+    assert [*schedule.rounds_of(schedule.offered[4])] == list(range(1, 9))
     assert labels(elastic(stages=3, parts=["all", "progressive"]), 2) == ["all", "stages 1-2", "stage 1"]
     assert labels(elastic(stages=3, parts=["layerwise"]), 1) == ["stage 1", "stage 2", "stage 3"]
     assert labels(elastic(stages=[1, 0, 3]), 1) == ["all", "stage 1", "stage 3"]

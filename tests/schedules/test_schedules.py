@@ -62,6 +62,13 @@ def test_allocations_add_up_and_never_shrink_by_more_than_a_round(allocation: st
     assert all(after >= before - 1 >= -1 for before, after in itertools.pairwise(given_rounds))
 
 
+def test_a_million_rounds_take_no_memory_of_their_own() -> None:
+    schedule = layerwise({"image": 4}, stages=2, rounds=1_000_000, allocation="uniform")
+    first, second = schedule.stages
+    assert schedule.turns(first) == [((first,), range(1, 500_001))]
+    assert schedule.rounds_of(second) == range(500_001, 1_000_001)
+
+
 def test_rounds_belong_to_stages() -> None:
     schedule = layerwise({"image": 6}, stages=6, rounds=90, allocation="late")
     assert schedule.rounds == 90
