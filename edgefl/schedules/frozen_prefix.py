@@ -86,13 +86,9 @@ def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     patterns = tuple(dict.fromkeys(pattern for p in own for pattern in p.patterns))
     args = {n: v for n, v in own[0].args.items() if n in ("whole", "missing", "fields")} | {"begins": begins}
     compute = Pass(KEEP, "private", patterns, own[0].batch, False, cast(KeptArgs, args))
-    # epochs repeat the same objects, which the work holds: each is changed once
-    changed = {id(p): p for p in work.passes}
-    for key, p in changed.items():
-        if p in own:
-            more: KeptArgs = {**p.args, "begins": begins, "also": ["index"], "without": list(begins)}
-            changed[key] = replace(p, around=(*p.around, KEPT), args=more)
-    return replace(work, passes=(compute, *(changed[id(p)] for p in work.passes)))
+    more = {"begins": begins, "also": ["index"], "without": list(begins)}
+    kept = work.change_passes(lambda p: p.inside(KEPT, **more) if p in own else p)
+    return replace(kept, passes=(compute, *kept.passes))
 
 
 def keeps(work: Description) -> bool:

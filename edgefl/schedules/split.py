@@ -82,12 +82,9 @@ class Halved(Stage):
             raise MethodError(f"split: {fault}")
         tokens = {tower: _tokens(work, tower, at) for tower, at in cut.items()}
         loss = TensorSpec((), "float64" if work.precision == "float64" else "float32")
-        # epochs repeat the same objects, which the work holds: each is changed once
-        changed = {id(p): replace(p, exchange=BatchExchange(tokens, loss)) for p in work.passes}
         return replace(
-            work,
+            work.change_passes(lambda p: replace(p, exchange=BatchExchange(tokens, loss))),
             split=cut,
-            passes=tuple(changed[id(p)] for p in work.passes),
             down=_both(work.down, cut, _shared_rows(work, cut), self.in_turn),
             up=_both(work.up, cut, frozenset(), self.in_turn),
         )

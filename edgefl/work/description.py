@@ -291,6 +291,10 @@ class Pass:
         """Names of the registered steps that it runs: its own, and those around it."""
         return (self.step, *self.around)
 
+    def inside(self, wrapper: str, **args: Any) -> Pass:
+        """This pass with a registered Wrapper and its arguments around its step."""
+        return replace(self, around=(*self.around, wrapper), args=cast(StepArgs, {**self.args, **args}))
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -426,12 +430,18 @@ class Description:
         A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  One
         whose batches all fit is returned as it is.
         """
-        # epochs repeat the same objects: each is fitted once
-        distinct = {id(p): p for p in self.passes}
-        for key, p in distinct.items():
-            if p.data in ("private", HELD_OUT, POOLED) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
-                distinct[key] = replace(p, batch=batch)
-        passes = tuple(distinct[id(p)] for p in self.passes)
+
+        def limit(p: Pass) -> Pass:
+            batch = max(1, min(p.batch, size(p))) if p.data in ("private", HELD_OUT, POOLED) else p.batch
+            return p if batch == p.batch else replace(p, batch=batch)
+
+        return self.change_passes(limit)
+
+    def change_passes(self, change: Callable[[Pass], Pass]) -> Self:
+        """This with what ``change`` makes of each pass; itself if all stay as they are."""
+        # epochs repeat the same objects, which this holds, so that ids stay theirs: each is changed once
+        changed = {key: change(p) for key, p in {id(p): p for p in self.passes}.items()}
+        passes = tuple(changed[id(p)] for p in self.passes)
         same = all(new is old for new, old in zip(passes, self.passes, strict=True))
         return self if same else replace(self, passes=passes)
 
@@ -487,12 +497,8 @@ class Work(Description):
 
         If no pass trains, it is around all of them.
         """
-        # Epochs repeat the same objects, and each is changed once.  This work holds them, so that ids stay theirs.
-        changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
-        for key, p in changed.items():
-            if p.train or not some_train:
-                changed[key] = replace(p, around=(*p.around, wrapper), args=cast(StepArgs, {**p.args, **args}))
-        return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
+        some_train = any(p.train for p in self.passes)
+        return self.change_passes(lambda p: p.inside(wrapper, **args) if p.train or not some_train else p)
 
 
 @dataclass(frozen=True)

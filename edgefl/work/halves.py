@@ -53,13 +53,10 @@ def _half(work: Described, half: Half, wrapper: str) -> Described:
         return tuple(payload for payload in payloads if payload.travels is (half == "first"))
 
     names = {item.name for payload in own(work.down) for item in payload.items}
-    # epochs repeat the same objects, which the work holds: each is changed once
-    changed = {id(p): replace(p, around=(*p.around, wrapper)) for p in work.passes}
     return replace(
-        work,
+        work.change_passes(lambda p: p.inside(wrapper)),
         model={**work.model, "half": {"name": half, "cut": dict(work.split)}},
         trainable=tuple(name for name in work.trainable if name in names),
-        passes=tuple(changed[id(p)] for p in work.passes),
         down=own(work.down),
         up=own(work.up),
         split={},

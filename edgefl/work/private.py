@@ -40,14 +40,9 @@ class PrivateArgs(StepArgs, total=False):
 def with_private_gradients(work: Work, options: PrivateOptions) -> Work:
     """The work with private gradients in its passes that train on the client's own samples."""
     args = {name: value for name in ("micro_batch", "poisson") if (value := getattr(options, name)) is not None}
-    # epochs repeat the same objects, which the work holds: each is changed once
-    changed = {id(p): p for p in work.passes}
-    for key, p in changed.items():
-        if p.train and p.data == "private":
-            changed[key] = replace(p, around=(*p.around, PRIVATE), args=cast(StepArgs, {**p.args, **args}))
-    passes = tuple(changed[id(p)] for p in work.passes)
     clip = cast(float, options.clip)  # which its own check asks for
-    return replace(work, passes=passes, scalars={**work.scalars, CLIP: clip, NOISE: options.noise})
+    private = work.change_passes(lambda p: p.inside(PRIVATE, **args) if p.train and p.data == "private" else p)
+    return replace(private, scalars={**work.scalars, CLIP: clip, NOISE: options.noise})
 
 
 def private_fault(work: Work) -> str:
