@@ -314,7 +314,8 @@ class Method:
         if self.setting.kinds[kind].fixed_parameters():
             work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))
         if personal:
-            check_parts(personal, {name for each in self.setting.kinds.values() for name in each.parameters()})
+            parameters = {name for each in self.setting.kinds.values() for name in each.parameters()}
+            adapters.check_parts("personal", personal, parameters)
         return keep_personal(work, personal) if personal else work
 
     def trained_patterns(self, kind: str) -> tuple[str, ...]:
@@ -536,14 +537,6 @@ class Method:
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))
-
-
-def check_parts(parts: Sequence[str], names: Collection[str]) -> None:
-    """Raise MethodError if none of these parameters belongs to a part."""
-    for part in parts:
-        if not any(adapters.belongs(name, part) for name in names):
-            own = sorted({".".join(name.split(".")[:2]) for name in names})
-            raise MethodError(f"personal: no model has a part {part!r}; the parts are {', '.join(own)}")
 
 
 def keep_personal(work: Work, parts: Sequence[str]) -> Work:

@@ -9,7 +9,7 @@ alone train.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -145,10 +145,15 @@ def check(modules: Mapping[str, nn.Module], adapter: AdapterDescription, given: 
     """
     _kind(adapter["name"]).check(modules, adapter)
     parameters = {name for module in modules.values() for name, _ in module.named_parameters()}
-    for part in adapter["also"] if given else ():
+    check_parts("also", adapter["also"] if given else (), parameters)
+
+
+def check_parts(field: str, parts: Sequence[str], parameters: Collection[str]) -> None:
+    """Raise MethodError, which begins with the ``field``, if none of these parameters belongs to a part."""
+    for part in parts:
         if not any(belongs(name, part) for name in parameters):
             own = sorted({".".join(name.split(".")[:2]) for name in parameters})
-            raise MethodError(f"also: no model has a part {part!r}; the parts are {', '.join(own)}")
+            raise MethodError(f"{field}: no model has a part {part!r}; the parts are {', '.join(own)}")
 
 
 def check_trains(kind: str, module: nn.Module, adapter: AdapterDescription) -> None:
