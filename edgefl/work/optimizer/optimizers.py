@@ -135,7 +135,6 @@ class AdamP(Adam):
             description="weights of n numbers count as orthogonal to their gradients if the cosine is below delta / "
             "sqrt(n)",
         )
-        wd_ratio: float = Field(0.1, ge=0, le=1, description="factor on the weight decay of such weights")
 
     precisions = ("float64", "float32", "bfloat16")
 
@@ -144,8 +143,7 @@ class AdamP(Adam):
         from edgefl.work.optimizer.projected_adam import ProjectedAdam
 
         betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        made = light(ProjectedAdam)
-        return made(parameters, settings["lr"], betas, decay, self.options.delta, self.options.wd_ratio)
+        return light(ProjectedAdam)(parameters, settings["lr"], betas, decay, self.options.delta)
 
 
 class MeZO(Optimizer):

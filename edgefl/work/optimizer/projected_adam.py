@@ -13,16 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+DECAYED = 0.1
+"""Factor on the weight decay of weights that are invariant to their scale: the paper's and timm's."""
+
 
 class ProjectedAdam(torch.optim.Optimizer):
     """The steps of ``timm.optim.AdamP``, but for rounding."""
 
     def __init__(
-        self, params: Any, lr: float, betas: Sequence[float], weight_decay: float, delta: float, wd_ratio: float,
-        eps: float = 1e-8,
-    ):  # fmt: skip
-        given = {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "delta": delta, "wd_ratio": wd_ratio}
-        super().__init__(params, {**given, "eps": eps})
+        self, params: Any, lr: float, betas: Sequence[float], weight_decay: float, delta: float, eps: float = 1e-8
+    ):
+        given = {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "delta": delta, "eps": eps}
+        super().__init__(params, given)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -44,7 +46,7 @@ class ProjectedAdam(torch.optim.Optimizer):
         decay: float | Tensor = group["weight_decay"]
         if parameter.dim() > 1:
             projected = _project(parameter, gradient, step, group["delta"], eps)
-            decay = torch.where(projected, parameter.new_full((), decay * group["wd_ratio"]), decay)
+            decay = torch.where(projected, parameter.new_full((), decay * DECAYED), decay)
         if group["weight_decay"]:
             parameter.mul_(1 - group["lr"] * decay)
         parameter.add_(step, alpha=-group["lr"] / (1 - first ** state["step"]))

@@ -146,7 +146,7 @@ def test_a_rate_schedule_is_its_formula(tiny: Tiny, tmp_path: Path) -> None:
     options = load(run.path / "scenario.yaml").training.lr_schedule
     assert isinstance(options, Polynomial) and options.power == 2
     cosine = one_client(tiny, lr=1.0, lr_schedule={"name": "cosine", "floor": 0.1})
-    factors = load(cosine).training.over([4])
+    factors = load(cosine).training.over(4)
     assert [factors.lr_factor(r + 1) for r in range(4)] == pytest.approx(
         [0.1 + 0.9 * (1 + cos(pi * r / 4)) / 2 for r in range(4)]
     )

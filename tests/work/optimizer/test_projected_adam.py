@@ -113,7 +113,6 @@ def test_what_it_has_no_step_for_is_refused(tiny: Tiny) -> None:
     for training, says in (
         ({"precision": "float16"}, "optimizer adamp has no step in precision float16; allowed: float64, float32, bf"),
         ({"optimizer": {"name": "adamp", "delta": 0}}, "delta"),
-        ({"optimizer": {"name": "adamp", "wd_ratio": 2}}, "wd_ratio"),
         ({"optimizer": {"name": "adamp", "eps": 1}}, "eps"),
     ):
         with pytest.raises(EdgeflError, match=says):
