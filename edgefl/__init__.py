@@ -60,25 +60,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Run": "runs",
-    "analyse": "commands.analyse.command",
-    "bench": "commands.bench.command",
+    **{name: f"commands.{name}.command" for name in __all__},
+    **dict.fromkeys(("Run", "read_run"), "runs"),
     "calibrate": "commands.devices.command",
-    "compare": "commands.compare.command",
-    "doctor": "commands.doctor.command",
-    "explain": "commands.explain.command",
-    "export": "commands.export.command",
-    "fit": "commands.fit.command",
-    "new": "commands.new.command",
-    "parts": "commands.parts.command",
-    "profile": "commands.profile.command",
-    "read_run": "runs",
     "register": "registry",
-    "report": "commands.report.command",
-    "run": "commands.run.command",
-    "sweep": "commands.sweep.command",
-    "tune": "commands.tune.command",
-    "validate": "commands.validate.command",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

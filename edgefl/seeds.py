@@ -105,13 +105,9 @@ def columns_of(keys: NDArray[np.uint64], of: ArrayLike, block: ArrayLike = 0) ->
     return drawn
 
 
-def normals(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayLike = 0) -> Floats:
+def normals(seed: int, purpose: str, *indices: int, of: ArrayLike) -> Floats:
     """As ``uniforms``, but four independent standard normal numbers per row (Box and Muller 1958): `[len(of), 4]`."""
-    return normals_of(uniforms(seed, purpose, *indices, of=of, block=block))
-
-
-def normals_of(uniform: Floats) -> Floats:
-    """Four independent standard normal numbers for each row of four uniform ones: `[n, 4]`."""
+    uniform = uniforms(seed, purpose, *indices, of=of)
     # columns are made contiguous: numpy may take another code path for strided arrays, with other rounding
     radius = np.sqrt(-2 * np.log(np.ascontiguousarray(uniform[:, :2])))
     angle = (2 * pi) * np.ascontiguousarray(uniform[:, 2:])

@@ -264,5 +264,3 @@ def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Contain
 
 NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 4)))
 """The cost of a node that computes nothing."""
-NO_TRAFFIC = traffic((), ())
-"""The traffic of a node that sends and receives nothing."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost.client_cost import NO_COMPUTE, NO_TRAFFIC, ComputeCost, Traffic
+from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, Traffic, traffic
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
@@ -100,12 +100,12 @@ def test_computing_and_travelling_add_up(operators: Operators, down: int, up: in
     compute, moved = computing(operators), travelling(down, up)
     for device in DEVICES:
         whole = price_rounds([(compute, moved)], device, LINKS[0], throttling=throttling)
-        alone = price_rounds([(compute, NO_TRAFFIC)], device, LINKS[1], throttling=throttling)
+        alone = price_rounds([(compute, traffic((), ()))], device, LINKS[1], throttling=throttling)
         still = price_rounds([(NO_COMPUTE, moved)], DEVICES[0], LINKS[0])
         assert whole.compute_seconds == alone.compute_seconds == alone.virtual_seconds
         assert (whole.download_seconds, whole.upload_seconds) == (still.download_seconds, still.upload_seconds)
         assert still.compute_seconds == 0
-    assert set(taken((NO_COMPUTE, NO_TRAFFIC), DEVICES[0], LINKS[0], throttling).values()) == {0}
+    assert set(taken((NO_COMPUTE, traffic((), ())), DEVICES[0], LINKS[0], throttling).values()) == {0}
 
 
 @pytest.fixture(scope="module")
