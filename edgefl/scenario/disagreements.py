@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -112,16 +112,16 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             message = f"{names['schedule']} ends its stages by what a run learns, and training: none learns nothing"
             errors.append(document.error(("schedule",), message))
         errors += _rate_errors(document, training, model, len(schedule.stages))
-        rounds = [stage.rounds for stage in schedule.stages]
+        rounds = sum(stage.rounds for stage in schedule.stages)
         errors += _until_errors(
             document, parts["schedule"], schedule, cast(EvaluationOptions, parts["evaluation"]).every
         )
-        errors += _reported_errors(document, cast(EvaluationOptions, parts["evaluation"]), sum(rounds))
-        learns = names["schedule"] if schedule.adapts else ""
+        errors += _reported_errors(document, cast(EvaluationOptions, parts["evaluation"]), rounds)
         shapes: dict[KeyPath, RateSchedule | None] = {("training",): training.lr_schedule}
         shapes |= {("training", "by", key): own.lr_schedule for key, own in training.by.items()}
         for place, shape in shapes.items():
-            errors += _shape_errors(document, (*place, "lr_schedule"), shape, rounds, learns)
+            if shape is not None and (problem := shape.problem(rounds)):
+                errors.append(document.error((*place, "lr_schedule", problem[0]), problem[1]))
     return errors
 
 
@@ -328,19 +328,6 @@ def _rate_errors(
             lists = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}"
             message = f"{lists}, but the schedule has {count}: list as many, or one for all"
             errors.append(document.error(lr_path, message))
-    return errors
-
-
-def _shape_errors(
-    document: Document, path: KeyPath, shape: RateSchedule | None, rounds: Sequence[int], learns: str
-) -> list[ScenarioError]:
-    """What can't be had of a rate schedule in stages of these rounds, of the schedule ``learns`` if it adapts."""
-    errors = []
-    if shape is not None and learns and shape.restart == "stage":
-        message = f"{learns} ends its stages by what a run learns, so a restart has no time: write never"
-        errors.append(document.error((*path, "restart"), message))
-    if shape is not None and (problem := shape.problem(rounds)):
-        errors.append(document.error((*path, problem[0]), problem[1]))
     return errors
 
 

@@ -284,7 +284,7 @@ def _setting(
     clients = dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True))
     return Setting(
         kinds,
-        scenario.training.over([stage.rounds for stage in schedule.stages]),
+        scenario.training.over(sum(stage.rounds for stage in schedule.stages)),
         scenario.evaluation.batch,
         scenario.evaluation.pairs,
         scenario.model,

@@ -252,7 +252,7 @@ class TrainingOptions(Fields):
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
-    _stages: tuple[int, ...] = PrivateAttr(())
+    _rounds: int = PrivateAttr(0)
     _factors: tuple[float, ...] = PrivateAttr(())
     _of_key: dict[str, TrainingOptions] = PrivateAttr(default_factory=dict)
 
@@ -370,11 +370,11 @@ class TrainingOptions(Fields):
         """The batch size of this modality pattern (32 if a mapping lacks it)."""
         return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
 
-    def over(self, stages: Sequence[int]) -> TrainingOptions:
-        """These options with the learning rates of a run whose ``stages`` have so many rounds."""
+    def over(self, rounds: int) -> TrainingOptions:
+        """These options with the learning rates of a run of so many rounds."""
         options = self.model_copy()
-        options._stages = tuple(stages)
-        options._factors = self.lr_schedule.factors(stages) if self.lr_schedule.varies else ()
+        options._rounds = rounds
+        options._factors = self.lr_schedule.factors(rounds) if self.lr_schedule.varies else ()
         options._of_key = {key: options.with_own(own) for key, own in self.by.items()}
         return options
 
@@ -395,7 +395,7 @@ class TrainingOptions(Fields):
             given = {"epochs": None, "steps": None, **given}
         by = {kind: own.model_copy(update=given) for kind, own in self.by.items() if kind in kinds}
         own = self.with_own(GroupTraining.model_validate({}).model_copy(update=given)) if given else self.model_copy()
-        return own.model_copy(update={"by": by}).over(self._stages)
+        return own.model_copy(update={"by": by}).over(self._rounds)
 
     @property
     def each(self) -> list[TrainingOptions]:
@@ -427,9 +427,9 @@ class TrainingOptions(Fields):
             raise ValueError(f"precision: {given['precision']} beside training.precision: float64, which is for all")
         options = self.model_copy(update={**given, "by": {}})
         options._check_together()
-        if self._stages and (problem := options.lr_schedule.problem(self._stages)):
+        if self._rounds and (problem := options.lr_schedule.problem(self._rounds)):
             raise ValueError("lr_schedule.{}: {}".format(*problem))
-        return options.over(self._stages)
+        return options.over(self._rounds)
 
     def lr_factor(self, round: int) -> float:
         """Factor on every learning rate in ``round`` (from 1), in its first local epoch.

@@ -161,9 +161,6 @@ def test_the_end_of_a_stage_moves_those_behind_it() -> None:
 def test_what_does_not_go_with_it_is_refused(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match="plateau ends its stages by what a run learns, and training: none learns"):
         edgefl.validate(plateau(tiny, training={"mode": "none", "batch": 8}))
-    rates = {"batch": 8, "lr_schedule": {"name": "cosine", "restart": "stage"}}
-    with pytest.raises(EdgeflError, match="so a restart has no time: write never"):
-        edgefl.validate(plateau(tiny, training=rates))
     with pytest.raises(EdgeflError, match="deliver_final: a schedule that adapts knows"):
         edgefl.validate(tiny(data=DATA, schedule={"name": "plateau", "rounds": 4, "deliver_final": True}))
 

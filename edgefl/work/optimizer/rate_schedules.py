@@ -6,9 +6,9 @@ MultiStepLR and CosineAnnealingLR, with a step after every round.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from math import cos, inf, pi
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
@@ -25,7 +25,7 @@ class _Itself:
 
 
 class RateSchedule(Fields):
-    """The factor on the learning rates in each round of a run, or of a stage: a warm-up, and a shape after it.
+    """The factor on the learning rates in each round of a run: a warm-up, and a shape after it.
 
     Subclass, add fields, and override ``shape``.
     """
@@ -38,16 +38,13 @@ class RateSchedule(Fields):
         0, description="rounds in which the rate rises linearly; the round after them has the full rate"
     )
     start: float = Field(0.1, gt=0, le=1, description="share of the rate in the first round of a warm-up")
-    restart: Literal["never", "stage"] = Field(
-        "never", description="whether the shape spans all rounds (never), or begins anew in each stage of the schedule"
-    )
 
     def shape(self, passed: int, rounds: int) -> float:
         """The factor after ``passed`` of the ``rounds`` behind the warm-up: above 0; 1 is the full rate."""
         raise NotImplementedError
 
-    def never_comes(self, longest: int) -> tuple[str, str] | None:
-        """The field whose effect doesn't come in a run or stage of at most so many rounds, and why."""
+    def never_comes(self, rounds: int) -> tuple[str, str] | None:
+        """The field whose effect doesn't come in a run of so many rounds, and why."""
         return None
 
     @property
@@ -67,22 +64,16 @@ class RateSchedule(Fields):
             )
         return factor
 
-    def factors(self, stages: Sequence[int]) -> tuple[float, ...]:
-        """The factor of each round of a run with these ``stages``, given by their rounds."""
-        spans = [sum(stages)] if self.restart == "never" else stages
-        return tuple(self.factor_of(passed, rounds) for rounds in spans for passed in range(rounds))
+    def factors(self, rounds: int) -> tuple[float, ...]:
+        """The factor of each round of a run."""
+        return tuple(self.factor_of(passed, rounds) for passed in range(rounds))
 
-    def problem(self, stages: Sequence[int]) -> tuple[str, str] | None:
-        """The field that can't be had in these ``stages`` (their rounds), and why; None if all can."""
-        spans = [sum(stages)] if self.restart == "never" else [rounds for rounds in stages if rounds]
-        shortest, longest = min(spans, default=0), max(spans, default=0)
-        where = "the run" if self.restart == "never" else "a stage"
-        if self.warm_up and self.warm_up >= shortest:
-            return (
-                "warm_up",
-                f"a warm-up of {_rounds_text(self.warm_up)} never ends: {where} has {_rounds_text(shortest)}",
-            )
-        return self.never_comes(longest)
+    def problem(self, rounds: int) -> tuple[str, str] | None:
+        """The field that can't be had in a run of so many rounds, and why; None if all can."""
+        if self.warm_up and self.warm_up >= rounds:
+            why = f"a warm-up of {_rounds_text(self.warm_up)} never ends: the run has {_rounds_text(rounds)}"
+            return "warm_up", why
+        return self.never_comes(rounds)
 
 
 class Constant(RateSchedule):
@@ -114,14 +105,13 @@ class StepDecay(RateSchedule):
         steps = passed // self.every if isinstance(self.every, int) else sum(passed >= at for at in self.every)
         return float((0.1 if self.factor is None else self.factor) ** steps)
 
-    def never_comes(self, longest: int) -> tuple[str, str] | None:
+    def never_comes(self, rounds: int) -> tuple[str, str] | None:
         """A first step after the last round."""
-        first, where = self.every if isinstance(self.every, int) else min(self.every), "the run"
-        where = where if self.restart == "never" else "a stage"
-        if self.warm_up + first < longest:
+        first = self.every if isinstance(self.every, int) else min(self.every)
+        if self.warm_up + first < rounds:
             return None
         after = f" after a warm-up of {self.warm_up}" if self.warm_up else ""
-        return "every", f"a step after {_rounds_text(first)}{after} never comes: {where} has {_rounds_text(longest)}"
+        return "every", f"a step after {_rounds_text(first)}{after} never comes: the run has {_rounds_text(rounds)}"
 
 
 class Cosine(RateSchedule):

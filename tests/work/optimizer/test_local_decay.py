@@ -98,7 +98,7 @@ def test_every_way_to_take_steps_decays(case: str) -> None:
 def test_a_schedule_of_rates_and_the_decay_multiply() -> None:
     options = {"optimizer": "sgd", "lr": LR, "lr_decay": DECAY, "epochs": EPOCHS, "lr_decay_per": "epoch",
                "lr_schedule": {"name": "step", "every": 2, "factor": 0.5}}  # fmt: skip
-    training = TrainingOptions.model_validate(options).over([4])
+    training = TrainingOptions.model_validate(options).over(4)
     rates = [LR * (0.5 if round > 2 else 1) * DECAY ** ((round - 1) * EPOCHS) for round in (1, 2, 3, 4)]
     assert [training.scalars_of(round)["lr"] for round in (1, 2, 3, 4)] == pytest.approx(rates)
 
