@@ -13,7 +13,7 @@ from edgefl.commands.bench.table import BenchSection, answer, bench_csv, heading
 from edgefl.drawing.page.charts_shown import ChartTable, PageCharts
 from edgefl.drawing.page.page import MOST_ROWS, Benched, page_text
 from edgefl.errors import RunError
-from edgefl.runs.durable import lock_folder, replace_file, write_output, writing
+from edgefl.runs.durable import LOCK, lock_folder, replace_file, write_output, writing
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario.document import write
 from edgefl.scenario.suite import Suite
@@ -47,7 +47,8 @@ def _begin(folder: Path, held: ExitStack) -> None:
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file; a suite needs a new or empty folder")
         others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        if others and SUITE not in others:
+        # a call may have been killed before the suite stood there
+        if SUITE not in others and (others := [name for name in others if name not in (LOCK, f".partial-{SUITE}")]):
             raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
     if (lock := lock_folder(folder)) is not None:

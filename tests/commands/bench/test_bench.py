@@ -22,11 +22,13 @@ from scipy.stats import ttest_rel
 import edgefl
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet
 from edgefl.commands.bench.chart import charts_of_bench
+from edgefl.commands.bench.suite_folder import suite_folder
 from edgefl.commands.bench.table import sections
 from edgefl.commands.bench.winners import _read
 from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records.record import UNSET
+from edgefl.scenario.suite import read_suite
 from tests.toys.answers import read_back
 
 BASE: dict[str, Any] = {
@@ -359,6 +361,16 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="already holds files"):
         edgefl.bench(write(tmp_path), out=tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_what_a_killed_call_left_is_taken_up_and_half_a_file_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("writer.lock", ".partial-suite.yaml"):  # before the suite stood there
+        (out / name).write_text("half")
+    (out / ".partial-4f-bench.html").write_text("half a page")
+    with suite_folder(read_suite(str(write(tmp_path))), out):
+        assert {path.name for path in out.iterdir()} == {"writer.lock", "suite.yaml"}
 
 
 def test_the_command_prints_what_it_wrote(
