@@ -12,8 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from edgefl.records.best_metric import BestMetric
-from edgefl.records.metrics import metric_value
+from edgefl.records.metrics import BestMetric, metric_value
 from edgefl.registry.part_fields import Fields
 from edgefl.schedules.stages import EARLY, EndedRound, Ending, Stage, part_of
 

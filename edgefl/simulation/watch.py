@@ -13,8 +13,7 @@ from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.plain_data import load_data, to_data
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.best_metric import BestMetric
-from edgefl.records.metrics import lower_is_better, metric_value, metric_values
+from edgefl.records.metrics import BestMetric, lower_is_better, metric_value, metric_values
 from edgefl.records.rounds import EarlyStop
 from edgefl.records.run import BestRecord
 
