@@ -368,8 +368,10 @@ def test_what_a_killed_call_left_is_taken_up_and_half_a_file_removed(tmp_path: P
     out.mkdir()
     for name in ("writer.lock", ".partial-suite.yaml"):  # before the suite stood there
         (out / name).write_text("half")
-    (out / ".partial-4f-bench.html").write_text("half a page")
-    with suite_folder(read_suite(str(write(tmp_path))), out):
+    suite = read_suite(write(tmp_path))
+    with suite_folder(suite, out):
+        (out / ".partial-4f-bench.html").write_text("half a page")
+    with suite_folder(suite, out):
         assert {path.name for path in out.iterdir()} == {"writer.lock", "suite.yaml"}
 
 
