@@ -13,6 +13,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from edgefl.machine.observed_work import RandomBatches, time_steps
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.planning.subjects import largest_works
 from edgefl.setup.compose import planner_of, scenario_of
+from edgefl.work import distinct
 
 BATCH = 4
 SHAPES = {
@@ -117,7 +119,8 @@ def measure(title: str, data: str, tower: Mapping[str, Any]) -> dict[str, Any]:
         started = time.process_time()
         loaded.forward_backward("forward", tuple(batch.values()))
         seconds = time.process_time() - started
-        ((_, torchs),) = time_steps(work, source, torch.device("cpu")).values()
+        once = replace(work, passes=tuple(distinct(work)))
+        ((_, torchs),) = time_steps(once, source, torch.device("cpu")).values()
         return {
             "model": title, "parameter_bytes": sum(4 * p.numel() for p in loaded.named_parameters().values()),
             "arena_bytes": row.arena_bytes, "peak_memory_bytes": row.peak_memory_bytes,

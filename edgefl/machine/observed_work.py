@@ -16,7 +16,6 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.cost.client_cost import compute_cost
-from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
 from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.work import (
@@ -129,9 +128,7 @@ class Observed:
     rss_bytes_after: int
 
 
-def run_observed(
-    work: Work, source: Source, device: torch.device, on_message: Callable[[str], object], seed: int = 0
-) -> Observed:
+def run_observed(work: Work, source: Source, device: torch.device, on_message: Callable[[str], object]) -> Observed:
     """Run the first steps of a work three times: bare (for time and resident set), metered, and under the allocator.
 
     ``work`` should be ``shortened``.  Only the shapes of ``source`` are used.  ``on_message`` is called with the
@@ -142,63 +139,37 @@ def run_observed(
         # the bare run is first: memory that the C library retains would hide the growth of a later run
         on_message("bare")
         with _Resident() as resident:
-            seconds = _time_steps(work, source, device, seed)
+            seconds = time_steps(work, source, device)
         on_message("metered")
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
-        _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
+        run_once(work, RandomBatches(source, work.model, metered_steps(work)), device, meter)
         on_message("watching torch's allocator")
-        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, NO_METER, watched=True)
+        peak = run_once(work, RandomBatches(source, work.model, metered_steps(work)), device, watched=True)
         return Observed(meter.trace(), peak, seconds, resident.before, resident.peak, resident.after)
 
 
 def time_steps(work: Work, source: Source, device: torch.device) -> dict[tuple[int, str], tuple[float, float]]:
     """Wall and CPU seconds of the fastest of a work's first steps, by distinct pass and pattern, on random batches."""
+    timed = RandomBatches(source, work.model, metered_steps(work) + 1)
+    if device.type == "cuda":
+        timed.finished = torch.cuda.synchronize
     with threads(1):
-        warm(device)
-        return _time_steps(replace(work, passes=tuple(distinct(work))), source, device, 0)
-
-
-def _time_steps(
-    work: Work, source: Source, device: torch.device, seed: int
-) -> dict[tuple[int, str], tuple[float, float]]:
-    finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
-    timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
-    _run(work, timed, device, seed, NO_METER)
+        run_once(work, timed, device)
     return _fastest(work, timed)
 
 
-def _nothing() -> None:
-    return None
-
-
-def fits_limit(work: Work, source: Source, device: torch.device, limit: int, seed: int = 0) -> bool:
-    """Whether the first steps of a work fit a GPU whose allocator may reserve ``limit`` bytes more than it has."""
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(device) + limit) / total, 1.0), device)
-    try:
-        few = shorten_passes(work)
-        _run(few, RandomBatches(source, few.model, metered_steps(few)), device, seed, NO_METER)
-        return True
-    except torch.OutOfMemoryError:
-        return False
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-        torch.cuda.empty_cache()
-
-
-def _run(
-    work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | NoMeter, watched: bool = False
+def run_once(
+    work: Work, source: RandomBatches, device: torch.device, meter: Meter | NoMeter = NO_METER, watched: bool = False
 ) -> int:
     """Execute a work on a new module.  Returns the peak of the allocator if ``watched``, otherwise 0."""
-    with seeds.seeding_globals(seed, device):
+    with seeds.seeding_globals(0, device):
         module = models.build(work.model).to(device)
         of_module = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
         # downloaded items that aren't part of the module, such as weights of other kinds and tables
         inputs = _RandomTensors({i.name: i.spec for p in work.down for i in p.items if i.name not in of_module})
         watch = AllocatorPeak(device, [*module.parameters(), *module.buffers()])
         with watch if watched else nullcontext():
-            execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+            execute(work, inputs, source, module=module, device=device, seed=0, meter=meter)
         return watch.bytes
 
 
@@ -235,17 +206,21 @@ def _fastest(work: Work, source: RandomBatches) -> dict[tuple[int, str], tuple[f
     return fastest
 
 
+SAMPLED_EVERY = 0.005
+"""Seconds between two looks at the resident set: a choice, not measured."""
+
+
 class _Resident:
     """Resident set of this process before, at most during and after the body; a thread samples it."""
 
-    def __init__(self, every: float = 0.005):
-        self._process, self._every = psutil.Process(), every
+    def __init__(self) -> None:
+        self._process = psutil.Process()
         self.before = self.peak = self.after = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        while not self._over.wait(self._every):
+        while not self._over.wait(SAMPLED_EVERY):
             self.peak = max(self.peak, self._process.memory_info().rss)
 
     def __enter__(self) -> _Resident:

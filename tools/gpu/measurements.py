@@ -102,7 +102,6 @@ def verdicts_of(model: Model) -> list[Json]:
     """
     import gc
 
-    from edgefl.machine.observed_work import fits_limit
     from edgefl.setup.compose import planner_of, scenario_of
     from edgefl.work.torch_device import device_of
 
@@ -117,10 +116,32 @@ def verdicts_of(model: Model) -> list[Json]:
     for share in EDGES:
         gc.collect()
         limit = int(predicted * share)
-        fits = fits_limit(work, source, device_of("cuda"), limit)
+        fits = _fits_limit(work, source, device_of("cuda"), limit)
         right = fits == (predicted <= limit)
         tries.append({"share": share, "limit_bytes": limit, "fits": fits, "right": right})
     return tries
+
+
+def _fits_limit(work: Any, source: Any, device: Any, limit: int) -> bool:
+    """Whether the first steps of a work fit a GPU whose allocator may reserve ``limit`` bytes more than it has."""
+    import torch
+
+    from edgefl.cost.predict import shorten_passes
+    from edgefl.machine.observed_work import RandomBatches, run_once
+    from edgefl.work import metered_steps
+
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(device) + limit) / total, 1.0), device)
+    try:
+        few = shorten_passes(work)
+        run_once(few, RandomBatches(source, few.model, metered_steps(few)), device)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.empty_cache()
 
 
 RUN_SECONDS, RUNS, BATCHES = 0.5, 9, 5

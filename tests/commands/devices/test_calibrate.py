@@ -177,9 +177,9 @@ def test_a_calibrated_device_predicts_the_wall_seconds_of_a_work(
 
 
 def step_wall_seconds(work: Any, source: Any) -> float:
-    from edgefl.machine.observed_work import _run
+    from edgefl.machine.observed_work import run_once
 
     batches = RandomBatches(source, work.model, 10)
-    _run(work, batches, torch.device("cpu"), 0, None)
+    run_once(work, batches, torch.device("cpu"))
     walls: list[float] = [wall for every in batches.seconds.values() for wall, _ in every][1:]
     return sorted(walls)[len(walls) // 2]
