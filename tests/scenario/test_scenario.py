@@ -534,3 +534,10 @@ fleet: {devices: {profiles/pi.yaml: 1, ./zero.yaml: 1}, availability: {trace: {f
         "fleet.devices.gone.yaml", "fleet.availability.trace.file"}  # fmt: skip
     tried = f"tried {home / 'gone.yaml'}, {here / 'gone.yaml'}"
     assert all(error.message.endswith(tried) for error in caught.value.errors)
+
+
+def test_cells_share_the_sections_that_they_have_in_common() -> None:
+    """A section is read and checked once for all of them, and what an override sets is read anew."""
+    first, second = (cell for _, cell in load("quickstart", ["compare={training.batch: [8, 16]}"]).combinations())
+    assert first.data is second.data and first.model is second.model
+    assert (first.training.batch, second.training.batch) == (8, 16)
