@@ -221,7 +221,7 @@ OF_TORCH = {
         "edgefl.records.clients",
         "edgefl.records.rounds",
         "edgefl.runs.folders",
-    },  # fmt: skip
+    },
     "profile {tiny}": {"pandas", "transformers", "torchvision", "timm", "ray"},
     "sweep {tiny} --devices all": {"pandas", "transformers", "torchvision", "timm", "ray"},
 }
