@@ -18,8 +18,8 @@ def test_what_was_used_longest_ago_gives_way(tmp_path: Path) -> None:
     names, now = "abcd", time.time()
     for name in names:
         keep(tmp_path / name, bytes(1000))
-    for age, name in enumerate(names):
-        os.utime(tmp_path / name, (now - 100 * age, now - 1000))
+    for place, name in enumerate(names):
+        os.utime(tmp_path / name, (now - 100 * place, now - 1000))
     entry = tmp_path / "entry"
     entry.mkdir()
     (entry / "array.npy").write_bytes(bytes(5000))

@@ -242,11 +242,11 @@ def calibrate(
         }  # fmt: skip
         if measuring := [name for name, value in given.items() if value not in (None, False, 0.0)]:
             raise DeviceError(f"--from measures nothing again: leave out {', '.join(measuring)}")
-        texts, notes = profiles_of(Path(run))
+        profiles, notes = profiles_of(Path(run))
         folder = profile_folder(out)
-        paths = {name: profile_path(folder and folder / f"{name.replace('@', '-')}.yaml", force) for name in texts}
+        paths = {name: profile_path(folder and folder / f"{name.replace('@', '-')}.yaml", force) for name in profiles}
         return Calibration(
-            devices=[write_profile(text, paths[name], "device") for name, text in texts.items()], links=[],
+            devices=[write_profile(text, paths[name], "device") for name, text in profiles.items()], links=[],
             files=[str(path) for path in paths.values() if path is not None], notes=notes,
         )  # fmt: skip
     on_message = messages(on_progress)
