@@ -49,13 +49,13 @@ class AllocatorBlock:
 
 
 class CachingAllocator:
-    """``reserved`` are bytes now; ``peak`` is the most that was reserved.
+    """``reserved`` and ``allocated`` are bytes now; ``peak`` is the most that was reserved.
 
     ``limit`` are the most bytes that it may reserve; beyond it a request raises MemoryError, as torch would do.
     """
 
     def __init__(self, limit: float = inf) -> None:
-        self.reserved = self.peak = 0
+        self.reserved = self.allocated = self.peak = 0
         self._limit, self._end = limit, 0
         self._free: dict[bool, list[AllocatorBlock]] = {True: [], False: []}
         self._used: dict[int, AllocatorBlock] = {}
@@ -65,8 +65,11 @@ class CachingAllocator:
         for address, size in events:
             if size > 0:
                 self._used[address] = self._take_block(-(-size // CUDA_ROUNDING) * CUDA_ROUNDING)
+                self.allocated += self._used[address].size
             else:
-                self._release(self._used.pop(address))
+                block = self._used.pop(address)
+                self.allocated -= block.size
+                self._release(block)
 
     def _take_block(self, request: int) -> AllocatorBlock:
         small = request <= SMALL

@@ -46,7 +46,7 @@ class ProjectedAdam(torch.optim.Optimizer):
         decay: float | Tensor = group["weight_decay"]
         if parameter.dim() > 1:
             projected = _project(parameter, gradient, step, group["delta"], eps)
-            decay = torch.where(projected, parameter.new_full((), decay * DECAYED), decay)
+            decay = torch.where(projected, parameter.new_full((), group["weight_decay"] * DECAYED), decay)
         if group["weight_decay"]:
             parameter.mul_(1 - group["lr"] * decay)
         parameter.add_(step, alpha=-group["lr"] / (1 - first ** state["step"]))
