@@ -19,10 +19,6 @@ def replayed(*sizes: tuple[int, int]) -> CachingAllocator:
     return allocator
 
 
-def allocated_by(allocator: CachingAllocator) -> int:
-    return sum(block.size for block in allocator._used.values())
-
-
 @pytest.mark.parametrize(
     ("request_bytes", "allocated", "reserved"),
     [
@@ -39,7 +35,7 @@ def allocated_by(allocator: CachingAllocator) -> int:
 )
 def test_one_request(request_bytes: int, allocated: int, reserved: int) -> None:
     allocator = replayed((1, request_bytes))
-    assert (allocated_by(allocator), allocator.reserved) == (allocated, reserved)
+    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
 
 
 def test_requests_share_a_segment_and_take_the_smallest_block_that_fits() -> None:
@@ -49,7 +45,7 @@ def test_requests_share_a_segment_and_take_the_smallest_block_that_fits() -> Non
     # holes of 4 and of 8 MiB: 3.5 MiB go into the smaller, whole; 8 MiB still fit into the other
     holes = [(1, -4 * MIB), (3, -4 * MIB), (4, -4 * MIB)]
     allocator = replayed(*five, *holes, (6, 3 * MIB + 512 * KIB), (7, 8 * MIB))
-    assert (allocator.reserved, allocated_by(allocator)) == (20 * MIB, 20 * MIB)
+    assert (allocator.reserved, allocator.allocated) == (20 * MIB, 20 * MIB)
 
 
 def test_neighbours_join_and_other_segments_dont() -> None:
@@ -70,10 +66,10 @@ def test_what_is_reserved_holds_what_is_allocated_and_serves_again(requests: lis
         if freed:
             events.append(MemoryEvent(address, -live.pop(address)))
     allocator = replayed(*events)
-    assert sum(live.values()) <= allocated_by(allocator) <= allocator.reserved <= allocator.peak
-    assert allocated_by(allocator) <= sum(-(-size // 512) * 512 + MIB for size in live.values())
+    assert sum(live.values()) <= allocator.allocated <= allocator.reserved <= allocator.peak
+    assert allocator.allocated <= sum(-(-size // 512) * 512 + MIB for size in live.values())
     allocator.add(MemoryEvent(address, -size) for address, size in live.items())
-    assert allocated_by(allocator) == 0
+    assert allocator.allocated == 0
     before = allocator.reserved
     for size, _ in requests:
         allocator.add([MemoryEvent(0, size), MemoryEvent(0, -size)])
