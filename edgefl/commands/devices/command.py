@@ -158,7 +158,7 @@ def new(
 @command(
     "edgefl devices calibrate --quick -o mydevice.yaml", "edgefl devices calibrate --from runs/boards-real -o boards",
     answer="edgefl.commands.devices.answer:Calibration",
-    forms={"table": "edgefl.commands.devices.calibration_table:print_calibration"}, parent=library,
+    forms={"table": "edgefl.commands.devices.table:print_calibration"}, parent=library,
 )  # fmt: skip
 def calibrate(
     out: Annotated[

@@ -1,4 +1,4 @@
-"""Devices and links of the library: tables."""
+"""Devices and links of the library, and what was measured: tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.commands.devices.answer import Calibration
 from edgefl.devices.fleet_profile import OWN_ESTIMATE
 from edgefl.drawing.text_tables import new_table, number_formatter, or_dash, print_section, print_table, screen
 from edgefl.records.devices import DeviceProfile, FleetSheet, Library, LinkProfile, RestsOn, Sourced
@@ -179,3 +180,18 @@ def _confidence_counts(profile: DeviceProfile | LinkProfile) -> str:
 def _source(source: Sourced) -> str:
     read = "" if source.read else ", not read"
     return f"{source.title} ({source.date}{read})" + (f"\n  {source.url}" if source.url else "")
+
+
+def print_calibration(result: Calibration, console: Console | None = None) -> None:
+    """Print the measured profiles of devices and links, notes on what could not be measured, and the files written."""
+    console = console or screen()
+    for profile in (*result.devices, *result.links):
+        table = new_table("number", "value", "lowest", "highest", "how", left=(0, 4))
+        for name, fact in profile.values.items():
+            show = number_formatter(name)
+            table.add_row(name, show(fact.value), show(fact.low), show(fact.high), fact.confidence)
+        print_section(console, profile.title, table)
+    for note in result.notes:
+        console.print(Text(f"note: {note}"))
+    for path in result.files:
+        console.print(Text(f"written: {path}"))

@@ -20,7 +20,7 @@ from edgefl_toys import Toy, described, make_work, training_pass
 import edgefl
 from edgefl.commands.devices import measured_machine as calibrating
 from edgefl.commands.devices.answer import Calibration
-from edgefl.commands.devices.calibration_table import print_calibration
+from edgefl.commands.devices.table import print_calibration
 from edgefl.cost.client_cost import compute_cost
 from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds
