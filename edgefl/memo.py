@@ -28,8 +28,8 @@ RECENT_SECONDS = 3600.0
 through once in this time.  A choice: looking takes 0.1 s for 30,000 files."""
 FORGOTTEN_SECONDS = 24 * 3600.0
 """Age at which a temporary file or a lock is taken for one of a killed process.  A choice: no data set takes a day."""
-LOOKED = ".bounded"
-"""The file whose time says when a folder was looked through last; it is locked meanwhile."""
+LOOKED = ".bounded-"
+"""Before a folder's name the file beside it whose time says when it was looked through; it is locked meanwhile."""
 
 
 @cache
@@ -93,7 +93,7 @@ def keep_bound(folder: Path) -> None:
         return
     _looked[folder] = now
     with suppress(OSError):
-        if (mark := folder / LOOKED).exists() and now - mark.stat().st_mtime < RECENT_SECONDS:
+        if (mark := folder.with_name(LOOKED + folder.name)).exists() and now - mark.stat().st_mtime < RECENT_SECONDS:
             return
         bound_folder(folder, bound, RECENT_SECONDS)
 
@@ -109,7 +109,7 @@ def bound_folder(folder: Path, bound: int, recent: float) -> None:
     computes it again, and one process at a time removes.  A file system without times of access counts from when a
     file was written.  Raises OSError where nothing can be written.
     """
-    mark, now, found = folder / LOOKED, time.time(), list[tuple[float, int, Path]]()
+    mark, now, found = folder.with_name(LOOKED + folder.name), time.time(), list[tuple[float, int, Path]]()
     try:
         lock = locked_file(mark)
     except BlockingIOError:
@@ -119,7 +119,7 @@ def bound_folder(folder: Path, bound: int, recent: float) -> None:
             with suppress(OSError):  # another process may be replacing it
                 used, size = _use_of(path)
                 if path.name.startswith("."):
-                    if path != mark and now - used > FORGOTTEN_SECONDS:
+                    if now - used > FORGOTTEN_SECONDS:
                         clear(path)
                 else:
                     found.append((used, size, path))

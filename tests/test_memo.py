@@ -28,7 +28,7 @@ def test_what_was_used_longest_ago_gives_way(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(9000))
         os.utime(tmp_path / name, (now - age, now - age))
     bound_folder(tmp_path, 2500, 60.0)
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", ".partial-of-another", LOOKED}
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", ".partial-of-another"}
     bound_folder(tmp_path, 0, 60.0)
     assert (tmp_path / "a").exists() and not (tmp_path / "b").exists()  # used just now
 
@@ -37,7 +37,7 @@ def test_a_folder_is_looked_through_once_in_a_while(tmp_path: Path, monkeypatch:
     folder = tmp_path / "costs"
     monkeypatch.setitem(BOUNDS, "costs", 0)
     keep(folder / "old", b"old")
-    mark, hours = folder / LOOKED, time.time() - 3 * 3600
+    mark, hours = tmp_path / f"{LOOKED}costs", time.time() - 3 * 3600
     assert mark.exists()
     os.utime(folder / "old", (hours, hours))
     keep_bound(folder)

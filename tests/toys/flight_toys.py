@@ -111,7 +111,8 @@ def permuted(landed: Landings, order: Any) -> Landings:
     """The landings in another order."""
     columns = {f.name: getattr(landed, f.name) for f in fields(landed)}
     joules = tuple(phase[order] for phase in columns.pop("joules"))
-    return replace(landed, joules=joules, **{name: column[order] for name, column in columns.items()})
+    arrays = {name: np.broadcast_to(column, len(landed.client))[order] for name, column in columns.items()}
+    return replace(landed, joules=joules, **arrays)
 
 
 def assert_same(one: Landings, other: Landings) -> None:

@@ -124,8 +124,7 @@ def traces() -> Counts:
         if trace is not None:
             records = np.arange(len(trace)).repeat(4)
             times = np.tile([0.0, 1.0, 1e5, 1e12], len(trace))
-            for ask in (trace.inside, trace.end, trace.next):
-                ask(records, times)
+            trace.until(records, times)
     attempt(counts, lambda: edgefl.validate("scenario.yaml"))
     return counts
 

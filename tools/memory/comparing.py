@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import select
+import selectors
 import signal
 import statistics
 import subprocess
@@ -56,16 +56,18 @@ class Side:
         """The answer to what was asked last; ``failed`` if there is none."""
         assert self._process is not None and self._process.stdout is not None
         pipe, text, until = self._process.stdout, b"", time.monotonic() + limit
-        while not text.endswith(b"\n"):
-            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
-            part = os.read(pipe.fileno(), 1 << 16) if ready else b""
-            if not part:
-                why = "the process ended" if ready else f"no answer in {limit:g} s"
-                self._said.seek(0)
-                lines = [s for s in self._said.read().decode(errors="replace").splitlines() if s.strip()]
-                self.close()
-                return {"failed": f"{why}: {lines[-1][:300]}" if lines else why}
-            text += part
+        with selectors.DefaultSelector() as selector:  # ``select`` takes no descriptor above 1023
+            selector.register(pipe, selectors.EVENT_READ)
+            while not text.endswith(b"\n"):
+                ready = selector.select(max(0.0, until - time.monotonic()))
+                part = os.read(pipe.fileno(), 1 << 16) if ready else b""
+                if not part:
+                    why = "the process ended" if ready else f"no answer in {limit:g} s"
+                    self._said.seek(0)
+                    lines = [s for s in self._said.read().decode(errors="replace").splitlines() if s.strip()]
+                    self.close()
+                    return {"failed": f"{why}: {lines[-1][:300]}" if lines else why}
+                text += part
         found: Json = json.loads(text)
         return found
 
