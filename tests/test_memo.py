@@ -72,7 +72,7 @@ for turn in range(150):
         made = entry(cache, f"set-{number}", lambda: built)
         assert (made.arrays["values"] == number).all() and made.text("text") == str(number)
     for name in ("costs", "data"):
-        bound_folder(cache / name, 3000, 0.0)
+        bound_folder(cache / name, 3000, 0.2)  # what was just built stays until it is opened
 """
 
 
