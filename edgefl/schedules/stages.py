@@ -133,7 +133,7 @@ class EndedRound:
     """A round that has ended, as ``Schedule.learn`` gets it."""
 
     round: int
-    """The round."""
+    """Its number, from 1."""
     metrics: Mapping[str, Mapping[str, float | None]]
     """Metrics of its evaluation by kind and name; empty without one, None for one that isn't finite."""
     losses: Mapping[str, float | None]

@@ -67,7 +67,7 @@ class Assignment:
 
     @property
     def node(self) -> str:
-        """Who runs it, in messages."""
+        """Who runs it, as messages say it: ``the server``, ``client 3`` or ``clients 3, 4``."""
         if self.client is None:
             return "the server"
         clients = ", ".join(str(each.client) for each in (self, *self.others))
@@ -75,7 +75,7 @@ class Assignment:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """What messages call it: ``the work of kind 'image' of client 3``."""
         return f"the work of kind {self.form.kind!r} of {self.node}"
 
     def tensors(self) -> Mapping[str, Tensor]:

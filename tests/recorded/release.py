@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,16 @@ def write(folder: Path) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     import edgefl
     from edgefl import registry
+    from edgefl.console.derived import silent
 
     registry.load_plug_in(str(folder / "parts.py"))
     for name in ("runs", "answers"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
     for scenario in sorted((folder / "scenarios").glob("*.yaml")):
-        run = folder / "runs" / scenario.stem
-        if scenario.stem == UNFINISHED:
-            try:
-                edgefl.run(scenario, out=run, on_progress=stop_after_two)
-            except EndedHere:
-                continue
-        edgefl.run(scenario, out=run)
+        told = stop_after_two if scenario.stem == UNFINISHED else silent
+        with suppress(EndedHere):
+            edgefl.run(scenario, out=folder / "runs" / scenario.stem, on_progress=told)
     for name, answer in answers(folder, folder / "runs").items():
         text = json.dumps(answer().to_data(), indent=1)
         (folder / "answers" / f"{name}.json").write_text(text + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ class RunToTrain(NamedTuple):
     scenario: Scenario
 
     def play(self, executors: Executors, on_progress: OnProgress) -> None:
-        """Play the whole run."""
+        """Play the run in its folder, or go on with it, from the first round to the last."""
         run_undrawn(self.folder, self.label, self.scenario, executors, on_progress)
 
 

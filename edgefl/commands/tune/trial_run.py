@@ -24,7 +24,7 @@ Run = Callable[[Sequence[Cell]], Sequence[Outcome]]
 
 
 class Playable(Protocol):
-    """What is played in a cell."""
+    """A run or trial that a worker plays in a cell, in its own folder."""
 
     def play(self, executors: Executors, on_progress: OnProgress) -> Any:
         """Play it, and return what the cell answers."""

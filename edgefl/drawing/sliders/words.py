@@ -68,5 +68,5 @@ def named_devices(devices: Sequence[Device]) -> list[NamedDevice]:
 
 
 def named_links(links: Sequence[Link]) -> list[NamedLink]:
-    """Links by name."""
+    """The links, each with the name by which a page and its command call it."""
     return [NamedLink(name=link.name, title=link.title, capped=link.capped) for link in links]
