@@ -25,7 +25,7 @@ FEW = 64
 """Up to so many clients are asked together until when they stay as they are, and not again before.
 
 Of a Markov process the plain question takes less, because it draws no next switch.  So a large cohort, which has other
-clients each time, is asked plainly; one client that is asked again takes a tenth of the time or less.
+clients each time, is asked plainly there; one client that is asked again takes a tenth of the time or less.
 """
 
 
@@ -121,13 +121,16 @@ class Always(Availability):
 class Presence:
     """What a run knows of its clients' availability.
 
-    One that was asked with a few others isn't asked again as long as it stays as it is; its time only passes.
+    A client isn't asked again as long as it stays as it is; its time only passes.  Many clients at once are asked anew
+    where their presence alone is found in less time than until when it lasts.
     """
 
     def __init__(self, availability: Availability, clients: int):
         self._availability = availability
         # whoever is always there is asked in less time than it takes to look
         self._most = 0 if isinstance(availability, Always) else FEW
+        if type(availability).available is Availability.available:
+            self._most = clients
         self._on, self._until = np.zeros(clients, bool), np.zeros(clients)
 
     def available(self, clients: Integers, at: float) -> Booleans:

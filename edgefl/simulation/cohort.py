@@ -45,11 +45,15 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     groups = {kind: members(kind) for kind in setup.clients.kinds if kinds and setup.method.is_drawn(kind, round)}
 
     def ready(clients: Integers) -> Booleans:
-        free = run.progress.presence.available(clients, run.now) & roster.within_day(clients, run.now)
+        free = run.progress.presence.available(clients, run.now)
+        # at noon a million phones that train at night are away, and their caps and batteries needn't be looked at
+        here = clients[free]
+        fits = roster.within_day(here, run.now)
         if batteries is not None:
-            free &= batteries.ready(clients, run.now)
+            fits &= batteries.ready(here, run.now)
         if flying or queued:
-            free &= np.array([c not in flying and c not in queued for c in clients.tolist()], dtype=bool)
+            fits &= np.array([c not in flying and c not in queued for c in here.tolist()], dtype=bool)
+        free[free] = fits
         return free
 
     return Candidates(

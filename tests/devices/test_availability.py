@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from edgefl import seeds
 from edgefl.devices import AvailabilityOptions, FleetOptions, availability_of
+from edgefl.devices.availability import Diurnal, Presence
 from edgefl.errors import DeviceError
 
 HOUR, DAY = 3600.0, 86400.0
@@ -334,6 +335,32 @@ def test_a_thousand_of_a_million_are_asked_without_the_others():
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 1_000_000 * 8 / 2  # half of one array of all clients
+
+
+@pytest.mark.parametrize("written", [{"diurnal": {"jitter": "30 min"}}, {"markov": {"on": "2 h", "off": "10 h"}}])
+def test_a_run_knows_of_each_client_what_it_would_be_told(written):
+    made, clients, draw = _made(**written), 3000, np.random.default_rng(2)
+    presence = Presence(made, clients)
+    for at in np.linspace(0, 3 * DAY, 40):
+        some = draw.permutation(clients)[: draw.choice([1, 20, 2500])]
+        assert (presence.available(some, at) == made.available(some, at)).all()
+        assert (presence.leaves(some, at) == made.leaves(some, at)).all()
+
+
+def test_a_day_of_a_fleet_isnt_drawn_anew_each_minute():
+    class Counting(Diurnal):
+        asked = 0
+
+        def until(self, clients, at):
+            self.asked += len(clients)
+            return super().until(clients, at)
+
+    counting = Counting(_made(diurnal={"jitter": "30 min"}).options, 1)
+    presence = Presence(counting, 3000)
+    for minute in range(24 * 60):
+        presence.available(np.arange(3000), 60.0 * minute)
+    # a day has one window, so a client's state lasts from midnight to it, to its end, and to the next day's
+    assert 3000 <= counting.asked <= 3 * 3000 + 3000
 
 
 def test_a_simulation_may_begin_at_any_time_of_day():

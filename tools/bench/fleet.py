@@ -38,6 +38,14 @@ FAILURES = {
 }  # fmt: skip
 TROUBLE = {"fleet.failures": FAILURES, "round.deadline": "20 min", "round.over_selection": 0.3}
 MARKOV = {"fleet.availability": {"markov": {"on": "2 h", "off": "10 h"}}}
+NIGHTS = {
+    "fleet.availability": {
+        "diurnal": {"hours": "6..8 h", "start": "21:00..1:00", "jitter": "30 min", "begins": "22:00"}
+    },
+    "fleet.budgets": {"memory": "12..48 MiB", "bytes_per_day": "200 MB", "energy_per_round": "2 kJ"},
+    "fleet.battery": {"capacity": "10..20 Wh", "initial": "30..90%", "reserve": "20%", "charge_watts": "3 W"},
+}
+"""Phones that train at night, with caps and batteries."""
 ONE_BY_ONE = {"round.policy": "asynchronous", "round.concurrency": 200, "round.cohort": 200}
 VARIANTS: dict[str, dict[str, Any]] = {
     "contention off": {"fleet.server_link": None},
@@ -53,6 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "fleet.relays": {"count": 1000, "failures": 0.02},
     },
     "on and off by chance": MARKOV,
+    "nights, caps and batteries": NIGHTS,
     "asynchronous, 200 under way": ONE_BY_ONE,
     "asynchronous, on and off by chance": {**ONE_BY_ONE, **MARKOV},
 }

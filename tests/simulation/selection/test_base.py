@@ -230,6 +230,21 @@ def test_what_was_asked_ends_with_the_last_place() -> None:
     assert chosen.clients.tolist() == [0, 9, 12] and chosen.asked == 10
 
 
+@pytest.mark.parametrize("here", [[], [7], [7, 1234, 4999]])
+def test_where_many_are_away_the_few_are_found_in_their_order(here: list[int]) -> None:
+    times_asked = np.zeros(5000, int)
+
+    def few(clients: Any) -> Any:
+        times_asked[clients] += 1
+        return np.isin(clients, here)
+
+    share = GroupDraw("", np.arange(5000), 2, 1, candidates({}, few), np.random.default_rng)
+    chosen = first_ready(RandomOrder(np.random.default_rng(3), 5000), share)
+    assert set(chosen.clients.tolist()) <= set(here) and len(chosen.clients) == min(len(here), 2)
+    assert chosen.asked - chosen.unready == len(chosen.clients) and times_asked.max() <= 2
+    assert chosen.asked == 5000 or len(here) > 2
+
+
 def test_a_million_clients_cost_what_the_cohort_costs() -> None:
     """Nobody but those asked is touched: 1,000 of 1,000,000 take about as long as 1,000 of 10,000."""
     asked = 0
