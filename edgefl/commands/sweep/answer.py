@@ -14,7 +14,6 @@ from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, R
 ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
 ByLimit = Annotated[Mapping[str, Clients], Keys("LIMIT"), Unit("clients")]
 ByModality = Annotated[Mapping[str, Share], Keys("MODALITY"), Unit("share")]
-ByFigure = Annotated[Mapping[str, float | None], Keys("FIGURE")]
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -58,52 +57,6 @@ class MeanRound(Record):
         return self.download_bytes + self.upload_bytes
 
 
-class SmallerDevice(Record):
-    """The next smaller device, and what it lacks."""
-
-    device: str
-    """Its name"""
-    refused_by: str
-    """What refuses it: `memory`, `seconds`, `joules` or another budget"""
-    short_by_bytes: Annotated[int, Unit("bytes")] | Maybe = UNSET
-    """By how much, for `memory`"""
-    short_by_seconds: Annotated[float, Unit("s")] | Maybe = UNSET
-    """By how much, for `seconds`"""
-    short_by_joules: Annotated[float, Unit("J")] | Maybe = UNSET
-    """By how much, for `joules`"""
-    short_by: float | Maybe = UNSET
-    """By how much, for another budget, in its unit"""
-
-
-class SmallestDevice(Record):
-    """The smallest known device that can do the largest round of the kind."""
-
-    device: str | None
-    """Its name; `null` if no known device can. Then the only other fields are `link`, `peak_memory_bytes` and
-    `smaller`"""
-    link: str
-    """The fleet's most common link"""
-    peak_memory_bytes: int
-    """Peak of the largest round, likewise"""
-    available_memory_bytes: int | Maybe = UNSET
-    """The device's usable memory less the overhead of its runtime"""
-    memory_margin_bytes: int | Maybe = UNSET
-    """What of it is left"""
-    round_seconds: float | Maybe = UNSET
-    """Longest round on it"""
-    seconds_margin: float | Maybe | None = UNSET
-    """Deadline or tightest budget less that; `null` without one"""
-    energy_joules: float | Maybe = UNSET
-    """Energy of the most costly round"""
-    joules_margin: float | Maybe | None = UNSET
-    """Tightest budget less that; `null` without one"""
-    margins: Annotated[Mapping[str, float], Keys("BUDGET")] | Maybe = UNSET
-    """The same for each other budget that the scenario states, in its unit (`power`: watts); only where there
-    is one"""
-    smaller: SmallerDevice | None
-    """The next smaller device; `null` if there is none"""
-
-
 class SweepGroup(MeanRound, RoundTime, Refusals, Coverage):
     """Clients of one stage: all, or those of a kind, also those that the method leaves out."""
 
@@ -115,13 +68,6 @@ class SweepGroup(MeanRound, RoundTime, Refusals, Coverage):
     """Their share of all"""
 
 
-class KindGroup(SweepGroup):
-    """The clients of a kind."""
-
-    smallest_device: SmallestDevice | None
-    """The smallest device that can do the largest round of the kind; `null` for a kind that takes no part"""
-
-
 class StageGroup(SweepGroup):
     """All clients at one stage."""
 
@@ -129,7 +75,7 @@ class StageGroup(SweepGroup):
     """Stage of the schedule"""
     rounds: Rounds
     """Its rounds"""
-    kinds: ByKind[KindGroup]
+    kinds: ByKind[SweepGroup]
     """The same by kind"""
 
 
@@ -228,8 +174,6 @@ class CellCosts(Merits, MeanRound, Refusals, LostData):
     """Rounds in which no client fits"""
     hardest_stage: int
     """The stage that fewest fit"""
-    eligible_peak_memory_bytes: int | None
-    """Highest peak of the eligible clients, likewise; `null` if there are none"""
     caps: Annotated[Mapping[str, CapRounds | None], Keys("CAP")] | Maybe = UNSET
     """With caps in `fleet.budgets`, by their names; `null` if no client that has one ever fits"""
     stages: Sequence[StageGroup]
@@ -331,26 +275,13 @@ class Change(Record):
     """By how much"""
 
 
-class ChangedOrder(Change):
-    """What an error does to the order of the rows."""
-
-    tau: ByFigure
-    """Kendall's tau-b of the new order with the old; `null` where all rows are level"""
-    flipped_pairs: Annotated[Mapping[str, int], Keys("FIGURE")]
-    """Pairs that change places"""
-
-
 class FigureOrder(Record):
     """How the order of the rows by one figure changes."""
 
     survives: bool
     """Whether no pair of rows changes places"""
-    survives_one_at_a_time: bool
-    """The same where one number is wrong at a time"""
     pairs: int
     """Pairs of rows"""
-    level_pairs: int
-    """Pairs that are equal"""
     pairs_that_flip: int
     """Pairs that change places under some change, the random draws left out"""
     lowest_tau: float | None
@@ -393,10 +324,6 @@ class Sensitivity(Record):
     """Labels of the rows"""
     figures: Annotated[Mapping[str, FigureOrder], Keys("FIGURE")]
     """The order by each figure"""
-    numbers: Sequence[ChangedOrder]
-    """One number at a time, multiplied and divided: in all profiles, and in each of several alone"""
-    together: Sequence[ChangedOrder]
-    """All numbers at once: for the better, for the worse"""
     draws: int
     """Number of random draws, each of which changes every number"""
     flips: Sequence[Flip]

@@ -12,7 +12,7 @@ from edgefl.cells.cells import Nodes, run_cells
 from edgefl.cells.workers import Cell, Outcome
 from edgefl.commands.run.command import run
 from edgefl.commands.sweep.answer import CellCosts, TrainedCell
-from edgefl.commands.sweep.cell_row import library, row_of
+from edgefl.commands.sweep.cell_row import row_of
 from edgefl.commands.sweep.stored_rows import RUNS, SweepRows
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
@@ -45,7 +45,6 @@ class Answers:
         on_progress: OnProgress,
     ):
         self._store, self._workloads, self._on_progress = store, workloads, on_progress
-        self._devices = library()
         wanted = []
         for label, scenario in cells:
             known = store.known.get(label) if store else None
@@ -69,7 +68,7 @@ class Answers:
     def cell_costs(self, label: str, scenario: Scenario) -> CellCosts:
         """The costs of a cell's row; raises what refuses it."""
         if self._outcomes is None:
-            return row_of(self._workloads.workload_for(scenario), self._devices)
+            return row_of(self._workloads.workload_for(scenario))
         answer = self._answer_for(label)
         assert answer.priced is not None
         return answer.priced
@@ -123,7 +122,7 @@ def _compute_answer(argument: tuple[str, Scenario, Path | None, bool], on_progre
     """The answer for a cell; in a worker process."""
     label, scenario, folder, unpriced = argument
     workloads = _shared_workloads()
-    priced = row_of(workloads.workload_for(scenario), library()) if unpriced else None
+    priced = row_of(workloads.workload_for(scenario)) if unpriced else None
     works = workloads.untold()
     if folder is None:
         return SweepCellAnswer(works, priced)

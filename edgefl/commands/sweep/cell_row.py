@@ -1,11 +1,11 @@
-"""A row of a sweep: the eligible clients of a cell, the data of the others, costs, and the smallest devices."""
+"""A row of a sweep: the eligible clients of a cell, the data of the others, and the costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,10 @@ from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.sweep.answer import (
     CapRounds,
     CellCosts,
-    KindGroup,
     Merits,
-    SmallerDevice,
-    SmallestDevice,
     StageGroup,
     SweepGroup,
 )
-from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, free_memory_bytes, load_device, with_runtime
-from edgefl.devices.budgets import BUDGETS
 from edgefl.devices.caps import CAPS, DAY
 from edgefl.planning.coverage import DataCoverage, share
 from edgefl.planning.setup import Setup
@@ -36,21 +31,18 @@ from edgefl.planning.workload import (
     stage_eligibility,
 )
 from edgefl.records.record import UNSET, Maybe
-from edgefl.setup.compose import commonest_link
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
 """Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""
 
 
-def row_of(workload: Workload, library: Library) -> CellCosts:
+def row_of(workload: Workload) -> CellCosts:
     """What a cell costs."""
     setup = workload.setup
-    library = with_runtimes(library, setup.fleet.runtime)
     holdings = DataCoverage.from_setup(setup)
     judged = stage_eligibility(workload)
     stages = [
-        _stage_row(workload, list(turns), holdings, library)
-        for _, turns in groupby(judged, key=lambda turn: turn.stage.index)
+        _stage_row(workload, list(turns), holdings) for _, turns in groupby(judged, key=lambda turn: turn.stage.index)
     ]
     everyone = np.ones(len(holdings.samples), bool)
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
@@ -60,7 +52,6 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     counts: Integers = np.sum(
         [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0
     )
-    done_works = np.flatnonzero(counts)
     peaks = workload.table["memory"]
     offered = [counts_of(turn.work[turn.work != LEFT_OUT], workload) for turn in judged]
     return CellCosts(
@@ -84,7 +75,6 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
         refused_by=hardest.refused_by,
         refused_memory_by=hardest.refused_memory_by,
         peak_memory_bytes=int(peaks[sum(offered) > 0].max(initial=0)),
-        eligible_peak_memory_bytes=int(peaks[done_works].max()) if len(done_works) else None,
         download_bytes=_mean(workload.table["download_bytes"], counts),
         upload_bytes=_mean(workload.table["upload_bytes"], counts),
         flops=_mean(workload.table["flops"], counts),
@@ -203,9 +193,7 @@ def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]
     return [(expectation(name, int(able.sum())), able) for name, able in groups.items() if able.any()]
 
 
-def _stage_row(
-    workload: Workload, turns: Sequence[StageEligibility], holdings: DataCoverage, library: Library
-) -> StageGroup:
+def _stage_row(workload: Workload, turns: Sequence[StageEligibility], holdings: DataCoverage) -> StageGroup:
     """Clients of one stage, in all and by kind; shares are of all clients, also those that the method leaves out.
 
     Eligibility is the same in all ``turns`` of the stage; works may differ.
@@ -215,13 +203,7 @@ def _stage_row(
         stage=turns[0].stage.index,
         rounds=sum(turn.stage.rounds for turn in turns),
         **vars(_group(workload, turns, holdings, everyone)),
-        kinds={
-            kind: KindGroup(
-                **vars(_group(workload, turns, holdings, members)),
-                smallest_device=smallest_device(workload, turns[0], members, library),
-            )
-            for kind, members in holdings.everyone.items()
-        },
+        kinds={kind: _group(workload, turns, holdings, members) for kind, members in holdings.everyone.items()},
     )
 
 
@@ -262,79 +244,3 @@ def _mean(values: Floats, counts: Integers) -> float | None:
 def _weighted_mean(values: Sequence[tuple[float | None, float]]) -> float | None:
     known = [(value, weight) for value, weight in values if value is not None]
     return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
-
-
-Library = Sequence[Device]
-"""Devices by the memory that is available to tensors, smallest first."""
-
-
-def library() -> Library:
-    """All devices of the library with PyTorch, the smallest first."""
-    return with_runtimes([load_device(name) for name in device_names()], PYTORCH)
-
-
-def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
-    """These devices with this runtime, the smallest first."""
-    return sorted(
-        (with_runtime(device, runtime) for device in devices),
-        key=lambda device: (free_memory_bytes(device), device.name),
-    )
-
-
-def smallest_device(
-    workload: Workload, judged: StageEligibility, clients: Booleans, devices: Library
-) -> SmallestDevice | None:
-    """The smallest device on which each of these clients could do its round of this stage, with its margins.
-
-    The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets among
-    them of what depends on the device (seconds, joules, power, ...), over the fleet's most common link.  Memory budgets
-    don't count: they are what the clients' owners grant and their devices have.  ``device`` is None if no device of the
-    library is large enough; ``smaller`` is the next smaller device and the limit that it exceeds.  Returns None for
-    clients that the method leaves out.
-    """
-    members = clients & (judged.work != LEFT_OUT)
-    if not members.any():
-        return None
-    works = np.flatnonzero(counts_of(judged.work[members], workload))
-    setup = workload.setup
-    link = commonest_link(setup.fleet)
-    peak = int(workload.table["memory"][works].max())
-    allowed = setup.budgets(np.flatnonzero(members))
-    others = [name for name in allowed if name not in BUDGETS]
-    limits = {name: float(allowed[name].min()) for name in ("seconds", "joules", *others)}
-    smaller: SmallerDevice | None = None
-    for device in devices:
-        margin = free_memory_bytes(device) - peak
-        if margin < 0:
-            smaller = SmallerDevice(device=device.name, refused_by="memory", short_by_bytes=-margin)
-            continue
-        costs = workload.prices.on([(device, link)], setup.fleet.throttling).costs
-        spent = {name: float(costs[name][0, works].max()) for name in limits}
-        if over := next((name for name in limits if spent[name] > limits[name]), None):
-            short = spent[over] - limits[over]
-            smaller = SmallerDevice(
-                device=device.name,
-                refused_by=over,
-                short_by_seconds=short if over == "seconds" else UNSET,
-                short_by_joules=short if over == "joules" else UNSET,
-                short_by=short if over in others else UNSET,
-            )
-            continue
-        return SmallestDevice(
-            device=device.name,
-            link=link.name,
-            peak_memory_bytes=peak,
-            available_memory_bytes=free_memory_bytes(device),
-            memory_margin_bytes=margin,
-            round_seconds=spent["seconds"],
-            seconds_margin=_finite(limits["seconds"] - spent["seconds"]),
-            energy_joules=spent["joules"],
-            joules_margin=_finite(limits["joules"] - spent["joules"]),
-            margins={name: limits[name] - spent[name] for name in others} if others else UNSET,
-            smaller=smaller,
-        )
-    return SmallestDevice(device=None, link=link.name, peak_memory_bytes=peak, smaller=smaller)
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

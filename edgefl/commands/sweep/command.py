@@ -30,7 +30,7 @@ WRITES, COMPUTES = "What is written beside the table", "What is computed, and wh
         "table": "edgefl.commands.sweep.table:print_sweep", "csv": "edgefl.commands.sweep.table:sweep_csv",
         "markdown": "edgefl.commands.sweep.table:sweep_markdown",
     },
-    full="Print also lost data, totals, smallest devices, the Pareto frontier; each device and kind.",
+    full="Print also lost data, totals, the Pareto frontier; each device and kind.",
     interrupted=lambda folder: "repeat the command to continue" if folder else "",
 )  # fmt: skip
 def sweep(

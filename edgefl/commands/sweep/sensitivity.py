@@ -16,7 +16,7 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.commands.sweep.answer import Change, ChangedOrder, FigureOrder, Flip, Merits, Sensitivity
+from edgefl.commands.sweep.answer import Change, FigureOrder, Flip, Merits, Sensitivity
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scale_fleet
 from edgefl.devices import Device, FleetOptions, Link
@@ -136,74 +136,57 @@ def sensitivity(cells: Sequence[SensitivityCell], given: str, on_progress: OnPro
 
     ``factor`` is that of numbers without one of their own; with residuals, ``residuals`` has the factor of each device
     whose seconds were held against published ones.
-    ``numbers`` has for each number, multiplied and divided, in all profiles at once and in each alone, Kendall's tau-b
-    of the new order with the old (None if all cells are level) and the number of pairs of cells that change order.
-    ``together`` changes all numbers at once, each for the better or each for the worse.  ``draws`` multiplies every
-    number of every profile by its own factor, log-uniform in [1/factor, factor].  ``flips`` names pairs of cells with
-    the changes that flip their order.
+    Each number is multiplied and divided, in all profiles at once and in each alone; all numbers change at once, each
+    for the better or each for the worse.  ``draws`` multiplies every number of every profile by its own factor,
+    log-uniform in [1/factor, factor].  ``flips`` names pairs of cells with the changes that flip their order, which a
+    draw isn't.
     """
     labels = [cell.label for cell in cells]
     profiles = {name: profile for cell in cells for name, profile in profiles_of(cell.workload.setup.fleet).items()}
     errors = errors_of(given, profiles)
-    singles = _singles(profiles, errors)
-    together = [_together(profiles, errors, better) for better in (True, False)]
+    named = [*_singles(profiles, errors), *(_together(profiles, errors, better) for better in (True, False))]
     draws = _draws(profiles, errors)
-    changes = [*singles, *together, *draws]
+    changes = [*named, *draws]
     values = np.full((len(changes) + 1, len(cells), len(FIGURES)), np.nan)
     for index, cell in enumerate(cells):
         on_progress("combination", {"label": f"sensitivity, {cell.label}", "index": index, "of": len(cells)})
         values[:, index] = _figures(cell, changes)
     figures, flips = dict[str, FigureOrder](), list[Flip]()
-    taus = np.full((len(changes), len(FIGURES)), np.nan)
-    moved = np.zeros((len(changes), len(FIGURES)), dtype=int)
-    steady_best = np.zeros((len(changes), len(FIGURES)), dtype=bool)
     for column, name in enumerate(FIGURES):
         base = values[0, :, column]
         signs = _signs(base, name)
         pairs: dict[tuple[int, int], list[Change]] = {}
-        for number, change in enumerate(changes):
+        taus = np.empty(len(changes))
+        same_order, same_best = np.empty((2, len(changes)), dtype=bool)
+        for number, wrong in enumerate(changes):
             new = values[number + 1, :, column]
             new_signs = _signs(new, name)
-            taus[number, column] = tau_of_signs(signs, new_signs)
+            taus[number] = tau_of_signs(signs, new_signs)
             flipped = np.argwhere(np.triu(signs * new_signs < 0))
-            moved[number, column] = len(flipped)
-            steady_best[number, column] = bool((_best(base, name) & _best(new, name)).any())
-            if number < len(singles) + len(together):
+            same_order[number] = not len(flipped)
+            same_best[number] = (_best(base, name) & _best(new, name)).any()
+            if number < len(named):
                 for first, second in flipped.tolist():
-                    pairs.setdefault((first, second), []).append(change.change)
-        named = slice(0, len(singles) + len(together))
-        drawn = slice(len(singles) + len(together), None)
-        worst = int(np.argmin(np.nan_to_num(taus[named, column], nan=1.0)))
+                    pairs.setdefault((first, second), []).append(wrong.change)
+        worst = int(np.argmin(np.nan_to_num(taus[: len(named)], nan=1.0)))
         figures[name] = FigureOrder(
-            survives=not moved[:, column].any(),
-            survives_one_at_a_time=not moved[: len(singles), column].any(),
+            survives=bool(same_order.all()),
             pairs=len(cells) * (len(cells) - 1) // 2,
-            level_pairs=int((np.triu(signs == 0, 1)).sum()),
             pairs_that_flip=len(pairs),
-            lowest_tau=_number(taus[worst, column]),
-            lowest_tau_by=changes[worst].change if taus[worst, column] < 1 else None,
-            drawn_lowest_tau=_number(np.nanmin(taus[drawn, column], initial=np.inf)),
-            drawn_unchanged_share=float((moved[drawn, column] == 0).mean()),
-            drawn_same_best_share=float(steady_best[drawn, column].mean()),
+            lowest_tau=_number(taus[worst]),
+            lowest_tau_by=changes[worst].change if taus[worst] < 1 else None,
+            drawn_lowest_tau=_number(np.nanmin(taus[len(named) :], initial=np.inf)),
+            drawn_unchanged_share=float(same_order[len(named) :].mean()),
+            drawn_same_best_share=float(same_best[len(named) :].mean()),
         )
         for (first, second), by in list(pairs.items())[:SHOWN_PAIRS]:
             better, worse = (first, second) if signs[first, second] < 0 else (second, first)
             flips.append(Flip(figure=name, better=labels[better], worse=labels[worse], by=by))
-    rows = [
-        ChangedOrder(
-            **vars(wrong.change),
-            tau={name: _number(taus[number, column]) for column, name in enumerate(FIGURES)},
-            flipped_pairs={name: int(moved[number, column]) for column, name in enumerate(FIGURES)},
-        )
-        for number, wrong in enumerate([*singles, *together])
-    ]
     return Sensitivity(
         factor=errors.factor,
         residuals=dict(sorted(errors.of_device.items())) if given.strip() == RESIDUALS else UNSET,
         cells=labels,
         figures=figures,
-        numbers=rows[: len(singles)],
-        together=rows[len(singles) :],
         draws=len(draws),
         flips=flips,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -15,8 +15,6 @@ from edgefl.commands.sweep.answer import (
     Frontier,
     MethodFrontier,
     Sensitivity,
-    SmallestDevice,
-    StageGroup,
     Sweep,
 )
 from edgefl.commands.sweep.devices_table import devices_markdown, markdown_table, print_devices
@@ -42,7 +40,7 @@ from edgefl.drawing.text_tables import (
 from edgefl.html import table as html_table
 from edgefl.records.eligibility import LostData
 from edgefl.records.metrics import shown_metrics
-from edgefl.records.record import UNSET, Maybe
+from edgefl.records.record import UNSET
 
 LONG_LABEL = 14
 """Labels with more characters than this are broken at their commas."""
@@ -64,7 +62,7 @@ IN_WORDS = {
 def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = False) -> None:
     """Print the result of ``edgefl.sweep``: a line for each cell, devices and the sensitivity if they were asked for.
 
-    ``full`` prints all of it: what each cell loses and costs, smallest devices, and the Pareto frontier.
+    ``full`` prints all of it: what each cell loses and costs, and the Pareto frontier.
     """
     console = console or screen()
     rows = result.costed_cells
@@ -81,10 +79,8 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
         _print_excluded(console, rows)
     if any(row.metrics for row in rows):
         _print_metrics(console, rows)
-    if full and rows:
-        _print_smallest(console, rows)
-        if len(rows) > 1:
-            _print_frontier(console, rows, result.frontier)
+    if full and len(rows) > 1:
+        _print_frontier(console, rows, result.frontier)
     if result.sensitivity:
         _print_sensitivity(console, result.sensitivity)
 
@@ -335,56 +331,6 @@ def _print_metrics(console: Console, rows: Sequence[CellRow]) -> None:
             *scores,
         )  # fmt: skip
     print_section(console, f"Metrics: {split} split", table)
-
-
-def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
-    """Print the smallest device by stage and kind; cells with the same result are printed once."""
-    groups: dict[str, list[CellRow]] = {}
-    for row in rows:
-        devices = [(s.stage, [(k, v.smallest_device) for k, v in s.kinds.items()]) for s in row.stages]
-        groups.setdefault(repr(devices), []).append(row)
-    table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy", left=(0, 2, 3))
-    for group in list(groups.values())[:MOST_LISTED]:
-        label = _label(group[0]) + (f"\nand {len(group) - 1} more" if len(group) > 1 else "")
-        for kind in group[0].stages[0].kinds:
-            for first, last, device in _merged_stages(group[0].stages, kind):
-                numbers = str(first) if first == last else f"{first}-{last}"
-                table.add_row(
-                    label, numbers, kind, device.device or "none in the library",
-                    units.show_bytes(device.peak_memory_bytes),
-                    _show_or_dash(units.show_bytes, device.memory_margin_bytes),
-                    _show_or_dash(units.show_seconds, device.round_seconds),
-                    _show_or_dash(units.show_joules, device.energy_joules),
-                )  # fmt: skip
-                label = ""
-    more = len(groups) - MOST_LISTED
-    print_section(
-        console, "The smallest device that can take part", table,
-        "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline "
-        "and budgets of time and energy, over the fleet's most common link.  Stages with the same device "
-        "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --as json."
-        + (f"\n{more} more cells: --as json." if more > 0 else ""),
-    )  # fmt: skip
-
-
-def _show_or_dash(show: Callable[[float], str], value: float | Maybe) -> str:
-    return NOTHING if value is UNSET else show(value)
-
-
-def _merged_stages(stages: Sequence[StageGroup], kind: str) -> list[tuple[int, int, SmallestDevice]]:
-    """Adjacent stages with the same smallest device, as (first stage, last stage, entry with the highest peak)."""
-    merged: list[tuple[int, int, SmallestDevice]] = []
-    for stage in stages:
-        device = stage.kinds[kind].smallest_device
-        if device is None:
-            continue
-        if merged and merged[-1][1] == stage.stage - 1 and merged[-1][2].device == device.device:
-            first, _, previous = merged.pop()
-            higher = device if device.peak_memory_bytes > previous.peak_memory_bytes else previous
-            merged.append((first, stage.stage, higher))
-        else:
-            merged.append((stage.stage, stage.stage, device))
-    return merged
 
 
 def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping[str, MethodFrontier]) -> None:

@@ -143,19 +143,6 @@ def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str,
     assert rows[0]["energy_joules"] == pytest.approx(found["rows"][0]["energy_joules"])
 
 
-def test_the_smallest_that_fits_is_the_sweeps(scenario: dict[str, Any]) -> None:
-    limited = {**scenario, "fleet": {**scenario["fleet"], "budgets": {"seconds_per_round": "150 ms"}}}
-    rows = check_of(limited, stage=2)["rows"]
-    stage = edgefl.sweep(limited)["rows"][0]["stages"][1]
-    for kind in ("image", "text"):
-        mine = [row for row in rows if row["kind"] == kind]
-        smallest = stage["kinds"][kind]["smallest_device"]
-        first = next(row for row in mine if row["eligible"])
-        assert first["device"] == smallest["device"]
-        assert first["virtual_seconds"] == pytest.approx(smallest["round_seconds"])
-        assert {row["binding"] for row in mine if not row["eligible"]} <= {"memory", "seconds"}
-
-
 @pytest.mark.slow(smaller="test_a_hot_device_goes_on_at_what_its_cooling_allows")
 def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scenario: dict[str, Any]) -> None:
     slow = {**scenario, "training": {**scenario["training"], "epochs": 20_000}}

@@ -22,7 +22,7 @@ from edgefl.commands.sweep.answer import read_cell
 from edgefl.commands.sweep.stored_rows import values_of
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.data import Federation
-from edgefl.devices import device_names, library_folder, load_device
+from edgefl.devices import device_names, library_folder
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.planning.eligibility import gate
@@ -218,24 +218,6 @@ def test_the_schedule_adds_up(declared: dict[str, Any]) -> None:
     assert row["schedule_bytes"] == row["schedule_download_bytes"] + row["schedule_upload_bytes"]
     assert row["schedule_client_rounds"] == 4 * 3
     assert row["schedule_seconds"] == pytest.approx(sum(s["rounds"] * s["round_seconds"] for s in row["stages"]))
-
-
-def test_the_smallest_device_is_the_first_that_has_the_memory_and_the_speed(declared: dict[str, Any]) -> None:
-    (row,) = rows_of(declared)
-    one = row["stages"][0]["kinds"]["image"]["smallest_device"]
-    chosen = load_device(one["device"])
-    free = chosen.usable_memory_bytes - chosen.runtime_overhead_bytes
-    assert one["memory_margin_bytes"] == free - one["peak_memory_bytes"] >= 0
-    smaller = [d for d in map(load_device, device_names()) if d.usable_memory_bytes - d.runtime_overhead_bytes < free]
-    assert all(d.usable_memory_bytes - d.runtime_overhead_bytes < one["peak_memory_bytes"] for d in smaller)
-    assert one["seconds_margin"] is None  # no deadline
-    # a deadline that this device just misses asks for another one, and says by how much
-    (row,) = rows_of(declared, [f"round.deadline={one['round_seconds'] * 0.999}"])
-    faster = row["stages"][0]["kinds"]["image"]["smallest_device"]
-    assert faster["device"] != one["device"] and faster["seconds_margin"] >= 0
-    assert faster["smaller"]["refused_by"] == "seconds"
-    (row,) = rows_of(declared, ["round.deadline=1e-9"])
-    assert row["stages"][0]["kinds"]["image"]["smallest_device"]["device"] is None
 
 
 def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None:
