@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 
 from edgefl.arrays import AnyArray, Integers, JoinedArray
 from edgefl.errors import DataError, install_hint
+from edgefl.memo import library_version
 from edgefl.modalities import MODALITIES, SIGNALS
 
 OnMessage = Callable[[str], None]
@@ -199,13 +199,7 @@ class DataSet:
 
     def versions(self) -> dict[str, str]:
         """Installed versions of the packages that it reads; "" for one that is missing."""
-        versions = {}
-        for package in self.packages:
-            try:
-                versions[package] = version(package)
-            except PackageNotFoundError:
-                versions[package] = ""
-        return versions
+        return {package: library_version(package) or "" for package in self.packages}
 
 
 def check_fits(shape: Sequence[int], what: str, *, bytes_each: int = 1) -> None:

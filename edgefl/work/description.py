@@ -430,12 +430,7 @@ class Description:
         A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  One
         whose batches all fit is returned as it is.
         """
-
-        def limit(p: Pass) -> Pass:
-            batch = max(1, min(p.batch, size(p))) if p.data in ("private", HELD_OUT, POOLED) else p.batch
-            return p if batch == p.batch else replace(p, batch=batch)
-
-        return self.change_passes(limit)
+        return self.change_passes(lambda p: _limit_batch(p, size))
 
     def change_passes(self, change: Callable[[Pass], Pass]) -> Self:
         """This with what ``change`` makes of each pass; itself if all stay as they are."""
@@ -555,6 +550,11 @@ class Form(Description):
 
 
 _FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
+
+
+def _limit_batch(p: Pass, size: Callable[[Pass], int]) -> Pass:
+    batch = max(1, min(p.batch, size(p))) if p.data in ("private", HELD_OUT, POOLED) else p.batch
+    return p if batch == p.batch else replace(p, batch=batch)
 
 
 def intern_form(form: Form) -> Form:

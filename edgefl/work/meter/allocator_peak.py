@@ -70,7 +70,8 @@ def _allocations(nodes: Iterable[Any]) -> Iterator[Any]:
     for node in nodes:
         if node.tag == _EventType.Allocation:
             yield node
-        yield from _allocations(node.children)
+        else:
+            yield from _allocations(node.children)
 
 
 def _divide_events(events: list[MemoryEvent]) -> list[list[MemoryEvent]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
@@ -234,17 +234,16 @@ class Meter(_Mode):
         ``test_the_peak_is_the_allocators`` sees that.
         """
         original = torch.get_rng_state
-
-        def get_rng_state() -> Tensor:
-            state = original()
-            self.adopt([state], self._part)
-            return state
-
-        torch.get_rng_state = get_rng_state
+        torch.get_rng_state = partial(self._adopt_state, original)
         try:
             yield
         finally:
             torch.get_rng_state = original
+
+    def _adopt_state(self, get_rng_state: Callable[[], Tensor]) -> Tensor:
+        state = get_rng_state()
+        self.adopt([state], self._part)
+        return state
 
     def enter(self, phase: str) -> None:
         """Assign the next operators to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
