@@ -138,6 +138,11 @@ def _shared_workloads() -> Workloads:
     return Workloads(silent, keeping=False)
 
 
+MOST_HELD = 100_000
+"""Clients of the workloads that are held for cells with other budgets, the latest first: a client takes 100 bytes and
+more, and a cell may have a million."""
+
+
 class Workloads:
     """The workloads of cells; with ``keeping``, each is predicted once and cached."""
 
@@ -145,7 +150,7 @@ class Workloads:
         self._on_progress, self._keeping = on_progress, keeping
         self._predictors: dict[str, Predictor] = {}
         self._known: dict[int, Workload] = {}
-        self._latest: tuple[str, Workload] | None = None
+        self._held: dict[str, Workload] = {}
         self._told: set[str] = set()
 
     @property
@@ -163,12 +168,11 @@ class Workloads:
         """The workload of this scenario object."""
         if id(scenario) in self._known:
             return self._known[id(scenario)]
-        # what works cost doesn't depend on budgets; one is held, since a cell may have a million clients
+        # what works cost doesn't depend on budgets
         resolved = scenario.to_data()
         fleet = {name: value for name, value in resolved["fleet"].items() if name != "budgets"}
         key = digest({**resolved, "fleet": fleet, "compare": None})
-        if self._latest is not None and self._latest[0] == key:
-            workload = self._latest[1]
+        if (workload := self._held.pop(key, None)) is not None:
             clients = len(workload.setup.clients.client_kind)
             setup = replace(workload.setup, fleet=Fleet.draw(scenario.fleet, clients, scenario.seed))
             workload = replace(workload, setup=setup)
@@ -176,7 +180,9 @@ class Workloads:
             predictor = self._predictors.setdefault(scenario.executor.device_type, predictor_of(scenario))
             setup = compose(scenario, messages(self._on_progress), trains=False)
             workload = workload_of(setup, predictor)
-        self._latest = key, workload
+        self._held[key] = workload
+        while len(self._held) > 1 and sum(len(w.setup.clients.client_kind) for w in self._held.values()) > MOST_HELD:
+            del self._held[next(iter(self._held))]
         # not by default: a thousand cells of a million clients would exceed the memory.  The sweep's list of cells
         # holds the scenarios, so that an id isn't given again
         if self._keeping:

@@ -4,9 +4,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from sweeps import check_of
 
 import edgefl
 from edgefl import units
-from edgefl.commands.sweep.answer import read_cell
+from edgefl.commands.sweep.answer import CellRow, read_cell
 from edgefl.commands.sweep.stored_rows import values_of
 from edgefl.commands.sweep.table import print_sweep
 from edgefl.data import Federation
@@ -98,6 +98,17 @@ def test_rows_say_what_the_run_decided(layerwise_run: Any) -> None:
         assert {kind: found["eligible"] for kind, found in stage["kinds"].items()} == first["eligible"]
     assert 0 < row["class_coverage_ever"] <= 1
     assert row["eligible_samples_share_ever"] == 1.0
+
+
+def test_the_order_of_axes_changes_no_row(declared: dict[str, Any]) -> None:
+    """A cell takes over the works of an earlier one with other budgets, wherever that one stands in the grid."""
+    budgets, batches = "fleet.budgets.memory=1 KiB,64 MiB", "training.batch=2,4"
+    outer, inner = rows_of(declared, [budgets, batches]), rows_of(declared, [batches, budgets])
+    told = [[asdict(cast(CellRow, row)) | {"label": ""} for row in rows] for rows in (outer, inner)]
+    assert [told[0][at] for at in (0, 2, 1, 3)] == told[1]
+    (alone,) = rows_of(declared, ["fleet.budgets.memory=64 MiB"], overrides=["training.batch=2"])
+    assert alone["peak_memory_bytes"] == outer[2]["peak_memory_bytes"]
+    assert [row["eligible_share"] for row in outer] != [outer[0]["eligible_share"]] * 4
 
 
 def test_combinations_multiply_and_declared_data_have_no_classes(declared: dict[str, Any]) -> None:
