@@ -20,7 +20,6 @@ TABLES: dict[str, tuple[str, ...]] = {
     "totals": ("kind", "variant"),
     "server_rows": ("stage", "first_round", "when", "kind"),
     "round_totals": ("stage", "first_round"),
-    "evaluation_totals": ("stage", "when"),
     "client_evaluation_rows": ("stage", "kind", "variant"),
 }
 """The tables of a profile, and the fields that identify their rows; few rows have a variant."""

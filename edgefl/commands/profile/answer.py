@@ -229,17 +229,6 @@ class RoundTotals(RoundCost, StretchRecord):
     """The part of each kind, and of `server`"""
 
 
-class EvaluationTotals(Computed):
-    """One evaluation of all kinds at the server."""
-
-    stage: int
-    """Stage of the schedule"""
-    when: str
-    """`evaluate SPLIT`"""
-    compute_seconds: float
-    """Time on the server's device"""
-
-
 class ClientEvaluationRow(OnDevice, Spent, FlopsColumns, Peaks, OfStage):
     """One client's [evaluation on its own held-out samples](../concepts/evaluation.md#clients-own-samples).
 
@@ -299,8 +288,6 @@ class Tables(Record):
     """The server's works"""
     round_totals: Sequence[RoundTotals]
     """A round of all selected clients and the server; empty with `kind`"""
-    evaluation_totals: Sequence[EvaluationTotals]
-    """An evaluation; empty with `kind`"""
     client_evaluation_rows: Sequence[ClientEvaluationRow]
     """A client's evaluation on its own held-out samples; empty without `evaluation.clients`"""
     clients: Sequence[ClientRow] | Maybe = UNSET

@@ -20,7 +20,6 @@ from edgefl.commands.profile.fleet_clients import client_rows
 from edgefl.commands.profile.profile_options import ProfileOptions
 from edgefl.commands.profile.schedule_totals import (
     client_totals,
-    evaluation_totals,
     process_fields,
     round_totals,
     server_rows,
@@ -54,7 +53,7 @@ def tables_of(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress,
     kinds, stages = wanted.kinds_of(setup), wanted.stages_of(setup)
     if not kinds or not stages:
         return Tables(
-            rows=[], totals=[], server_rows=[], round_totals=[], evaluation_totals=[], client_evaluation_rows=[],
+            rows=[], totals=[], server_rows=[], round_totals=[], client_evaluation_rows=[],
             clients=[] if wanted.clients else UNSET,
         )  # fmt: skip
     on_message = messages(on_progress, f"{label}: ")
@@ -80,7 +79,6 @@ def tables_of(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress,
         totals=totals,
         server_rows=server,
         round_totals=round_totals(planner, spans, server) if wanted.kind is None else [],
-        evaluation_totals=evaluation_totals(server) if wanted.kind is None else [],
         client_evaluation_rows=client_evaluation_rows(planner, stages, shown, device, link),
         clients=client_rows(planner, wanted.stage, wanted.kind) if wanted.clients else UNSET,
     )

@@ -66,11 +66,11 @@ def profile(
     Returns:
         A record: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
         round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server),
-        ``evaluation_totals`` (an evaluation), ``client_evaluation_rows`` (a client's evaluation on its own held-out
-        samples, by stage and kind; empty without ``evaluation.clients``) and, if asked for, ``clients``.  Bytes, FLOPs,
-        MACs, seconds and joules are in base units, and the unit is in the field's name.  If the scenario compares,
-        ``combinations`` has all this of each combination by its label, and ``refused`` why some can't be run, if there
-        are such.  ``against`` has what differs from the earlier profile.
+        ``client_evaluation_rows`` (a client's evaluation on its own held-out samples, by stage and kind; empty without
+        ``evaluation.clients``) and, if asked for, ``clients``.  Bytes, FLOPs, MACs, seconds and joules are in base
+        units, and the unit is in the field's name.  If the scenario compares, ``combinations`` has all this of each
+        combination by its label, and ``refused`` why some can't be run, if there are such.  ``against`` has what
+        differs from the earlier profile.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 from edgefl.arrays import AnyArray
 from edgefl.commands.profile.answer import (
     Computed,
-    EvaluationTotals,
     Peaks,
     RoundCost,
     RoundTotals,
@@ -163,22 +162,6 @@ def process_fields(computed: ComputeCost, device: Device) -> dict[str, Any]:
         "reserved_memory_bytes": computed.reserved_memory_bytes or UNSET,
         "process_memory_bytes": computed.tensor_bytes + device.runtime_overhead_bytes,
     }
-
-
-def evaluation_totals(rows: Iterable[ServerRow]) -> list[EvaluationTotals]:
-    """Costs of one evaluation of all kinds, by stage; ``rows`` are the server's."""
-    by_stage: dict[int, list[ServerRow]] = {}
-    for row in rows:
-        if row.evaluates:
-            by_stage.setdefault(row.stage, []).append(row)
-    return [
-        EvaluationTotals(
-            stage=stage,
-            when=works[0].when,
-            **{name: sum(getattr(row, name) for row in works) for name in (*COMPUTED, "compute_seconds")},
-        )
-        for stage, works in by_stage.items()
-    ]
 
 
 # --- a round's cohort ------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def shown(show: Callable[..., None], facts: Record) -> str:
 def six(rows: Sequence[ProfileRow]) -> Profile:
     """A profile of these rows alone."""
     return Profile(
-        scenario="six", rows=rows, totals=[], server_rows=[], round_totals=[], evaluation_totals=[],
+        scenario="six", rows=rows, totals=[], server_rows=[], round_totals=[],
         client_evaluation_rows=[],
     )  # fmt: skip
 

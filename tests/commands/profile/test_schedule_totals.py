@@ -100,9 +100,6 @@ def test_an_evaluation_is_the_servers_and_apart(found: dict[str, Any]) -> None:
         )
         assert row["forward_flops"] >= 2 * row["fvcore_macs"] * 0.9 and row["backward_flops"] == 0
         assert row["compute_seconds"] > 0
-    for total, stage in zip(found["evaluation_totals"], (1, 2), strict=True):
-        for name in ("fvcore_macs", "forward_flops", "compute_seconds"):
-            assert total[name] == pytest.approx(sum(row[name] for row in rows if row["stage"] == stage))
 
 
 def test_clients_of_different_sizes_count_by_their_mean(tiny: Tiny) -> None:
