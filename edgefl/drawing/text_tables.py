@@ -9,8 +9,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from math import floor, log10
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -23,6 +24,8 @@ from edgefl import units
 from edgefl.errors import visible
 from edgefl.records.metrics import METRICS
 from edgefl.records.record import UNSET, Maybe, Record
+
+A = TypeVar("A", bound=Record)
 
 WIDTH, MOST_WIDTH = 100, 120
 """Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""
@@ -88,6 +91,13 @@ def screen(*, stderr: bool = False) -> Screen:
         )
     console.width = min(console.width, MOST_WIDTH)
     return console
+
+
+def html_of(show: Callable[[A, Console], None], answer: A) -> str:
+    """What ``show`` prints of an answer, for a notebook."""
+    printed = io.StringIO()
+    show(answer, Screen(file=printed, highlight=False, emoji=False, markup=False, width=WIDTH))
+    return f"<pre>{escape(printed.getvalue())}</pre>"
 
 
 def _columns() -> int:

@@ -1,4 +1,4 @@
-"""HTML by templates: tables and pictures of answers in notebooks, and the reports' pages."""
+"""HTML by templates: tables and pictures of runs in notebooks, and the reports' pages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-MOST_ROWS = 60
-"""Rows of a table in a notebook; the rest is in the answer."""
 HERE = Path(__file__).parent
 """Also has ``shell.html``, what every page has around it, and ``shell.css`` and ``theme.js`` for it."""
 
@@ -57,8 +55,7 @@ def data(value: object) -> Markup:
 def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     """A table with a caption; the columns are those of all rows, in order, and what a row lacks is a dash."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    template = templates().get_template("table.html")
-    return template.render(title=title, columns=columns, rows=rows[:MOST_ROWS], more=max(len(rows) - MOST_ROWS, 0))
+    return templates().get_template("table.html").render(title=title, columns=columns, rows=rows)
 
 
 def picture(png: bytes, words: str) -> str:

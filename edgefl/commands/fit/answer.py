@@ -165,9 +165,10 @@ class Fit(OfScenario):
         return all(kind.fits or kind.solutions for kind in self.kinds.values() if kind.rounds)
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.fit.table import fit_html
+        from edgefl.commands.fit.table import print_fit
+        from edgefl.drawing.text_tables import html_of
 
-        return fit_html(self)
+        return html_of(print_fit, self)
 
 
 class InterruptedFit(Fit):

@@ -13,7 +13,6 @@ from edgefl.commands.fit.answer import Fit, FitCandidate, KindFit, ScenarioChang
 from edgefl.devices import show_overhead
 from edgefl.devices.budgets import budget_named
 from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, print_bounds, print_section, screen
-from edgefl.html import table as html_table
 from edgefl.records.record import UNSET
 
 
@@ -152,30 +151,3 @@ def _print_search(console: Console, kind: KindFit, stopped_by: str) -> None:
         first = kind.failed[0]
         notes.append(f"{len(kind.failed)} can't be predicted, the first {' '.join(first.sets)}: {first.error}")
     console.print(Text("; ".join(notes) + "\n"))
-
-
-def fit_html(fit: Fit) -> str:
-    """A fit in a notebook: for each kind, how it stands and the changes that make it fit."""
-    parts = []
-    for name, kind in fit.kinds.items():
-        answers = [("as it stands", kind.as_it_stands), *((_words(each), each) for each in kind.solutions)]
-        if kind.nearest:
-            answers.append((f"nearest: {_words(kind.nearest)}", kind.nearest))
-        rows = [
-            {
-                "change": words,
-                "fits": "yes" if answer.fits else "no",
-                "peak memory": units.show_bytes(answer.peak_memory_bytes),
-                "binding": answer.binding or NOTHING,
-                "round": units.show_seconds(answer.seconds_per_round),
-                "energy, J": f"{answer.joules_per_round:.4g}",
-            }
-            for words, answer in answers
-            if answer is not None
-        ]
-        parts.append(html_table(f"{name} on {fit.device}", rows))
-    return "".join(parts)
-
-
-def _words(answer: FitCandidate) -> str:
-    return ", ".join(change.what for change in answer.changes) or "no change"

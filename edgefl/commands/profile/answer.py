@@ -480,6 +480,7 @@ class Profile(Tables, OfScenario):
         return int(self.against is not UNSET and self.against.grew)
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.profile.table import profile_html
+        from edgefl.commands.profile.table import print_answer
+        from edgefl.drawing.text_tables import html_of
 
-        return profile_html(self)
+        return html_of(print_answer, self)

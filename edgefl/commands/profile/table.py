@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text
 
 from edgefl.commands.profile.answer import CostDifference, Profile
-from edgefl.commands.profile.chart import stages_chart
 from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.measured_table import print_counts, print_measured
 from edgefl.commands.profile.rounds_table import operations, print_profile
-from edgefl.drawing.figures import draw_figure
 from edgefl.drawing.text_tables import field_formatter, format_counts, new_table, print_section, records_csv, screen
-from edgefl.html import picture, table
 from edgefl.records.record import UNSET
 from edgefl.terminal import say
-from edgefl.units import show_bytes, show_seconds
 
 
 def print_answer(result: Profile, console: Console | None = None, *, full: bool = False) -> None:
@@ -68,33 +61,3 @@ def print_cost_difference(result: CostDifference, console: Console | None = None
     grew = sum(figure.grew for figure in result.changed)
     compared = format_counts({"figures": result.figures, "changed": len(result.changed)})
     console.print(Text(f"{compared}, grown by more than {limit}: {grew}"))
-
-
-# --- in a notebook ----------------------------------------------------------------------------------------------------
-
-
-def profile_html(profile: Profile) -> str:
-    """A profile in a notebook: a table of each combination's rows, and the figure of its stages."""
-    parts = []
-    for label, part in profile.parts.items():
-        rows = [
-            {
-                "stage": row.stage_and_part,
-                "kind": row.kind,
-                "device": row.device,
-                "rounds": str(row.rounds),
-                "peak memory": show_bytes(row.peak_memory_bytes),
-                "GFLOP": f"{row.flops / 1e9:.4g}",
-                "down": show_bytes(row.download_bytes),
-                "up": show_bytes(row.upload_bytes),
-                "time": show_seconds(row.virtual_seconds),
-                "energy, J": f"{row.energy_joules:.4g}",
-            }
-            for row in part.rows
-        ]
-        parts.append(table(f"A client's round{f', {label}' if profile.combinations else ''}", rows))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "stages.png"
-        draw_figure(stages_chart(profile.parts), path)
-        parts.append(picture(path.read_bytes(), "peak memory, MACs and traffic of a client's round by stage"))
-    return "".join(parts)

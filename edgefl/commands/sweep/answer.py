@@ -449,6 +449,7 @@ class Sweep(OfScenario):
         return {**super().to_data(), "rows": [row.to_data() for row in self.rows]}
 
     def _repr_html_(self) -> str:
-        from edgefl.commands.sweep.table import sweep_html
+        from edgefl.commands.sweep.table import print_sweep
+        from edgefl.drawing.text_tables import html_of
 
-        return sweep_html(self)
+        return html_of(print_sweep, self)

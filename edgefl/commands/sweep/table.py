@@ -37,7 +37,6 @@ from edgefl.drawing.text_tables import (
     show_rounds,
     title_of,
 )
-from edgefl.html import table as html_table
 from edgefl.records.eligibility import LostData
 from edgefl.records.metrics import shown_metrics
 from edgefl.records.record import UNSET
@@ -106,40 +105,7 @@ def sweep_markdown(result: Sweep) -> str:
     return "".join(f"{line}\n" for line in markdown_table(columns, lines))
 
 
-def sweep_html(result: Sweep) -> str:
-    """A sweep in a notebook: a table with a row for each cell; with devices one for each cell, device and kind."""
-    rows: list[dict[str, str]] = [
-        {"cell": row.label, "eligible": str(row.refused)}
-        if row.refused
-        else {
-            "cell": row.label,
-            "eligible": f"{100 * row.eligible_share:.0f} %",
-            "samples": f"{100 * row.eligible_samples_share:.0f} %",
-            "peak memory": units.show_bytes(row.peak_memory_bytes),
-            "round": or_dash(units.show_seconds, row.round_seconds),
-            "schedule": units.show_seconds(row.schedule_seconds),
-            "energy, J": f"{row.schedule_energy_joules:.4g}",
-        }
-        for row in result.rows
-    ]
-    devices: list[dict[str, str]] = [
-        {
-            "cell": label,
-            "device": row.device,
-            "kind": row.whose,
-            "answer": row.answer,
-            "peak memory": units.show_bytes(row.peak_memory_bytes),
-            "round": units.show_seconds(row.virtual_seconds),
-            "energy, J": f"{row.energy_joules:.4g}",
-        }
-        for label, check in (result.devices or {}).items()
-        for row in check.rows
-    ]
-    parts = [html_table(f"Sweep of {result.scenario}", rows)] if rows or not devices else []
-    return "".join([*parts, *([html_table("Which devices can train", devices)] if devices else [])])
-
-
-MORE = "More: --full (lost data, totals of the schedule, smallest devices, Pareto frontier), --as csv, --as json."
+MORE = "More: --full (lost data, totals of the schedule, Pareto frontier), --as csv, --as json."
 
 
 def _lines(result: Sweep) -> tuple[list[str], list[list[str]], list[int]]:
