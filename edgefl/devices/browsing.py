@@ -1,10 +1,10 @@
-"""The profile libraries as records: lists of profiles that pass filters, and all details of one profile."""
+"""The profile libraries as records: lists of profiles, and all details of one profile."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -19,7 +19,6 @@ from edgefl.devices.link_trace import LinkTrace
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.processors import efficiency_of
 from edgefl.devices.profile import (
-    DEVICE_TYPES,
     BrokenLibrary,
     Device,
     Link,
@@ -33,7 +32,7 @@ from edgefl.devices.profile import (
     split_mode,
 )
 from edgefl.devices.written_facts import FactSource, profile_keys, read_written
-from edgefl.errors import EdgeflError, UnitError, UnknownName
+from edgefl.errors import EdgeflError, UnknownName
 from edgefl.records.devices import BrokenPart, DeviceProfile, FleetSheet, Library, LinkProfile, Number, RestsOn, Sourced
 from edgefl.records.record import UNSET, Maybe
 from edgefl.yaml_lines import spell
@@ -43,69 +42,30 @@ P = TypeVar("P", DeviceProfile, LinkProfile, FleetSheet)
 SECTIONS = ("devices", "links", "fleets")
 
 
-def browse(
-    *,
-    sections: tuple[str, ...] = (),
-    type: str | None = None,
-    min_memory: str | None = None,
-    min_flops: str | None = None,
-    max_watts: str | None = None,
-    search: str | None = None,
-) -> Library:
-    """The devices, links and fleets of the libraries that pass every filter, by section; only ``sections`` if given.
+def browse(*, sections: Iterable[str] = (), search: str | None = None) -> Library:
+    """The devices, links and fleets of the libraries, by section; only ``sections`` if given.
 
-    The filters compare a device's RAM, its sustained float32 rate and its power while it computes. With one of them or
-    a ``type``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
-    title. Raises UnknownName for an unknown type and UnitError for an invalid quantity.
+    ``search`` is a part of a name or title.
     """
-    if type is not None and type not in DEVICE_TYPES:
-        raise UnknownName("type of device", type, DEVICE_TYPES)
-    least_memory = _quantity("--min-memory", units.BYTES, min_memory, 0.0)
-    least_flops = _quantity("--min-flops", units.RATE, min_flops, 0.0)
-    most_watts = _quantity("--max-watts", units.WATTS, max_watts, float("inf"))
-    devices_only = any(value is not None for value in (type, min_memory, min_flops, max_watts))
-    sections = sections or (("devices",) if devices_only else SECTIONS)
+    sections = tuple(sections) or SECTIONS
 
-    def matches(profile: Device | Link | FleetProfile) -> bool:
-        return search is None or search.casefold() in f"{profile.name}\n{profile.title}".casefold()
-
-    def fits(device: Device) -> bool:
-        return (
-            type in (None, device.type)
-            and device.ram_bytes >= least_memory
-            and device.flops_per_second >= least_flops
-            and device.compute_watts <= most_watts
-        )
-
-    def fleet(name: str) -> FleetSheet | None:
-        profile = fleet_profile(name)
-        return _fleet(profile, profile.name) if matches(profile) else None
-
-    def device(name: str) -> DeviceProfile | None:
-        profile = load_device(name)
-        return _device(profile) if matches(profile) and fits(profile) else None
-
-    def link(name: str) -> LinkProfile | None:
-        profile = load_link(name)
-        return _link(profile) if matches(profile) else None
-
-    def section(noun: str, names: Callable[[], list[str]], read: Callable[[str], P | None]) -> list[P] | Maybe:
+    def section(noun: str, names: Sequence[str], read: Callable[[str], P]) -> list[P] | Maybe:
         if f"{noun}s" not in sections:
             return UNSET
         found = []
-        for name in names():
+        for name in names:
             try:
                 found.append(read(name))
             except EdgeflError as error:
                 broken.append(BrokenPart(part=noun, name=name, message=str(error)))
-        return [profile for profile in found if profile is not None]
+        return [each for each in found if (search or "").casefold() in f"{each.name}\n{each.title}".casefold()]
 
     with warnings.catch_warnings(action="ignore", category=BrokenLibrary):
         broken = [BrokenPart(part="profile library", name=n, message=text) for n, text in broken_libraries().items()]
         return Library(
-            devices=section("device", device_names, device),
-            links=section("link", link_names, link),
-            fleets=section("fleet", fleet_names, fleet),
+            devices=section("device", device_names(), lambda name: _device(load_device(name))),
+            links=section("link", link_names(), lambda name: _link(load_link(name))),
+            fleets=section("fleet", fleet_names(), lambda name: _fleet(fleet_profile(name), name)),
             broken=broken or UNSET,
         )
 
@@ -135,13 +95,6 @@ def _noun_of_file(path: Path) -> str:
     if "fleet" in keys:
         return "fleet"
     return "link" if "download_bits_per_second" in keys or "upload_bits_per_second" in keys else "device"
-
-
-def _quantity(option: str, quantity: units.Quantity, value: str | None, default: float) -> float:
-    try:
-        return default if value is None else quantity.parse(value)
-    except UnitError as error:
-        raise UnitError(f"{option}: {error}") from None
 
 
 def numbers_of(profile: Device | Link) -> dict[str, Number]:

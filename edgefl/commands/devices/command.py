@@ -40,16 +40,12 @@ app.add_typer(library, name="devices", rich_help_panel="A scenario")
 
 
 @command(
-    "edgefl devices list", "edgefl devices list --type phone", "edgefl devices list --links",
+    "edgefl devices list", "edgefl devices list --search phone", "edgefl devices list --links",
     answer="edgefl.records.devices:Library", forms={"table": "edgefl.commands.devices.table:print_devices"},
     parent=library,
 )  # fmt: skip
 def list_(
     *,
-    type: Annotated[str | None, option("Devices of this type: phone.", "TYPE")] = None,
-    min_memory: Annotated[str | None, option("Devices with at least this RAM: 4GiB.", "BYTES")] = None,
-    min_flops: Annotated[str | None, option("Devices of at least this rate: 100GFLOP/s.", "RATE")] = None,
-    max_watts: Annotated[str | None, option("Devices of at most this power: 15W.", "WATTS")] = None,
     search: Annotated[str | None, option("Profiles with this text in name or title.", "TEXT")] = None,
     devices: Annotated[bool, option("Devices only.")] = False,
     links: Annotated[bool, option("Links only.")] = False,
@@ -58,18 +54,11 @@ def list_(
     """List devices, links and fleets with their main numbers.
 
     The profiles and libraries that are broken are named.
-
-    Raises:
-        UnknownName: There is no such type of device.
-        UnitError: A quantity can't be read.
     """
     from edgefl.devices.browsing import browse
 
     sections = {"devices": devices, "links": links, "fleets": fleets}
-    return browse(
-        sections=tuple(section for section, is_asked in sections.items() if is_asked), type=type,
-        min_memory=min_memory, min_flops=min_flops, max_watts=max_watts, search=search,
-    )  # fmt: skip
+    return browse(sections=tuple(section for section, is_asked in sections.items() if is_asked), search=search)
 
 
 @command(
