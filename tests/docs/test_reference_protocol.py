@@ -121,4 +121,4 @@ def test_the_example_counts_and_clients_keep_their_counts(
     # the kept counts never travel: what goes down beside the model is nothing
     assert all("kept" not in client["download_bytes_by_payload"] for client in image)
     kept = [t for named in run.client_tensors().values() for t in named.values()]
-    assert sorted(float(t.sum()) for t in kept) == [80.0] * 5  # 40 samples in each of two rounds
+    assert sorted(float(t.sum()) for t in kept) == [32.0] * 5  # 16 samples in each of two rounds

@@ -17,7 +17,7 @@ LIMITS = {"energy_per_round": "joules", "flops_per_round": "flops"}
 
 
 def noisy(tiny: Tiny, partition: Any, budgets: dict[str, str], **round_: Any) -> dict[str, Any]:
-    data = {**tiny()["data"], "clients": {"image": 12}, "samples": 4000, "partition": partition}
+    data = {**tiny()["data"], "clients": {"image": 12}, "samples": 400, "partition": partition}
     return tiny(
         data=data,
         aggregation={"clip": 1.0, "noise": 1.0},

@@ -137,8 +137,8 @@ def test_a_private_client_has_the_model_with_which_it_represented_the_public_sam
 def test_prototypes_stand_among_the_features_of_their_classes(tiny: Tiny, tmp_path: Path) -> None:
     """The client's model is the server's, because its rate is below the rounding of weights."""
     scenario = small(
-        tiny, {"image-text": 1}, data={"tasks": {"image-text": "classify"}, "samples": 60}, method="pmcmfl",
-        training={"batch": 20, "lr": 1e-30},
+        tiny, {"image-text": 1}, method="pmcmfl", training={"batch": 20, "lr": 1e-30},
+        data={"tasks": {"image-text": "classify"}, "samples": 60, "validation": 40, "test": 40},
         model={"multiway": {"blocks": 1, "width": 12, "heads": 2, "patch": 8, "tokens": 8}},
     )  # fmt: skip
     edgefl.analyse(scenario, only=["embeddings"], out=tmp_path / "out", classes=3, samples=12)

@@ -205,10 +205,10 @@ def test_what_leaves_with_the_excluded_is_counted(tiny: Tiny) -> None:
     (stage,) = row["stages"]
     kinds = stage["kinds"]
     excluded = {kind: found["excluded_samples"] for kind, found in kinds.items()}
-    assert excluded == {"image": 0, "text": 2 * 40, "image-text": 2 * 40}
-    assert row["excluded_samples"] == stage["excluded_samples"] == 160
+    assert excluded == {"image": 0, "text": 2 * 16, "image-text": 2 * 16}
+    assert row["excluded_samples"] == stage["excluded_samples"] == 4 * 16
     assert row["lost_modalities"] == ["text"] and kinds["image-text"]["lost_modalities"] == ["image", "text"]
-    assert row["modality_samples_share_ever"] == {"image": pytest.approx(120 / 200), "text": 0.0}
+    assert row["modality_samples_share_ever"] == {"image": pytest.approx(48 / 80), "text": 0.0}
     # a class has left where only the excluded hold it; of a kind that is excluded, all that it held has
     federation = compose(load(scenario)).clients
     assert isinstance(federation, Federation)
