@@ -277,7 +277,7 @@ class Pricer:
 
     def round_traffic(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> Traffic:
         """The traffic of a round."""
-        cell_key = (levels, span.first, stage.index, late)
+        cell_key = (self.moving_levels(levels), span.first, stage.index, late)
         if cell_key not in self._moved:
             planner = self.planner(levels)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
