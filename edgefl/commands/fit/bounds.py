@@ -186,8 +186,19 @@ class Pricer:
 
     def moving_levels(self, levels: Levels) -> Levels:
         """The candidate without the axes that leave traffic as it is: candidates alike in these send and receive the
-        same."""
+        same.
+
+        Under split training a round exchanges tensors of batches, so every axis may change traffic.
+        """
+        if self._is_split(levels):
+            return levels
         return tuple(level * axis.moves for axis, level in zip(self.axes, levels, strict=True))
+
+    def _is_split(self, levels: Levels) -> bool:
+        families = [
+            axis.steps[n - 1].family for axis, n in zip(self.axes, levels, strict=True) if n and axis.name == "schedule"
+        ]
+        return families == ["split"] or (not families and self.question.scenario.schedule_name == "split")
 
     def _training_levels(self, levels: Levels) -> Levels:
         """The candidate without any change but those of what trains, and how: schedule, adapter, optimizer and step."""
