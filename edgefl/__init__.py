@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgefl.registry import register
     from edgefl.runs import Run, read_run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 SCENARIO_FORMAT = 1
 """Version of the format of scenarios that this package reads and writes, ``edgefl`` in a file."""
 RUN_FORMAT = 7
