@@ -195,10 +195,9 @@ class Pricer:
         return tuple(level * axis.moves for axis, level in zip(self.axes, levels, strict=True))
 
     def _is_split(self, levels: Levels) -> bool:
-        families = [
-            axis.steps[n - 1].family for axis, n in zip(self.axes, levels, strict=True) if n and axis.name == "schedule"
-        ]
-        return families == ["split"] or (not families and self.question.scenario.schedule_name == "split")
+        level = self._level(levels, "schedule")
+        steps = next(axis.steps for axis in self.axes if axis.name == "schedule")
+        return steps[level - 1].family == "split" if level else self.question.scenario.schedule_name == "split"
 
     def _training_levels(self, levels: Levels) -> Levels:
         """The candidate without any change but those of what trains, and how: schedule, adapter, optimizer and step."""

@@ -138,9 +138,10 @@ def _shared_workloads() -> Workloads:
     return Workloads(silent, keeping=False)
 
 
-MOST_HELD = 100_000
-"""Clients of the workloads that are held for cells with other budgets, the latest first: a client takes 100 bytes and
-more, and a cell may have a million."""
+MOST_HELD = 32
+"""Workloads that are held for cells with other budgets, the latest first: one of the quickstart takes 5 MB."""
+MOST_CLIENTS = 100_000
+"""Clients of these together, because a cell may have a million."""
 
 
 class Workloads:
@@ -181,13 +182,16 @@ class Workloads:
             setup = compose(scenario, messages(self._on_progress), trains=False)
             workload = workload_of(setup, predictor)
         self._held[key] = workload
-        while len(self._held) > 1 and sum(len(w.setup.clients.client_kind) for w in self._held.values()) > MOST_HELD:
+        while len(self._held) > 1 and (len(self._held) > MOST_HELD or self._clients_held() > MOST_CLIENTS):
             del self._held[next(iter(self._held))]
         # not by default: a thousand cells of a million clients would exceed the memory.  The sweep's list of cells
         # holds the scenarios, so that an id isn't given again
         if self._keeping:
             self._known[id(scenario)] = workload
         return workload
+
+    def _clients_held(self) -> int:
+        return sum(len(workload.setup.clients.client_kind) for workload in self._held.values())
 
 
 def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> CellRun:
