@@ -139,7 +139,7 @@ def _shared_workloads() -> Workloads:
 
 
 MOST_HELD = 32
-"""Workloads that are held for cells with other budgets, the latest first: one of the quickstart takes 5 MB."""
+"""Workloads that are held for cells with other budgets, the latest first: one of the quickstart takes .4 MB."""
 MOST_CLIENTS = 100_000
 """Clients of these together, because a cell may have a million."""
 
