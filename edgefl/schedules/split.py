@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -80,7 +81,7 @@ class Halved(Stage):
         cut = {tower: self.after[tower] for tower in work.model["towers"] if tower in self.after}
         if fault := _fault(work, cut):
             raise MethodError(f"split: {fault}")
-        tokens = {tower: _tokens(work, tower, at) for tower, at in cut.items()}
+        tokens = {tower: _tokens(models.Frozen(work.model), tower, at) for tower, at in cut.items()}
         loss = TensorSpec((), "float64" if work.precision == "float64" else "float32")
         return replace(
             work.change_passes(lambda p: replace(p, exchange=BatchExchange(tokens, loss))),
@@ -108,13 +109,14 @@ def _shared_rows(work: Work, cut: Mapping[str, int]) -> frozenset[str]:
     return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in rows)
 
 
-def _tokens(work: Work, tower: str, at: int) -> TensorSpec:
+@lru_cache(maxsize=64)  # a search asks for the same cut in each of hundreds of combinations
+def _tokens(model: models.Frozen, tower: str, at: int) -> TensorSpec:
     """A sample's tokens at the cut ``[tokens, width]``, found by running the first half without data."""
-    description = work.model["towers"][tower]
+    description = model.description["towers"][tower]
     facts = MODALITIES[tower]
     shape = (2, *(description[name] for name in facts.shape))  # type: ignore[literal-required]
     dtype = models.dtype_of(description) if facts.dtype == "float32" else getattr(torch, facts.dtype)
-    module: Any = models.blueprint(work.model).get_submodule(tower)
+    module: Any = models.blueprint(model.description).get_submodule(tower)
     with torch.no_grad(), torch.device("meta"), running_as_written():
         tokens = module.run(torch.zeros(shape, dtype=dtype), until=at)
     return replace(TensorSpec.from_tensor(tokens), shape=tuple(tokens.shape[1:]))

@@ -305,7 +305,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
 
 def test_combinations_that_move_too_much_are_not_composed_one_by_one(texts: dict[str, Any]) -> None:
     """A scenario is composed for each combination of what changes traffic, for rounds and for the nearest ones."""
-    whole = load(texts | {"training": {"batch": 4}, "payload": {"down": "int8"}})
+    whole = load(texts | {"training": {"batch": 2, "checkpointing": True}, "payload": {"down": "int8"}})
     setup, predictor = compose(whole), predictor_of(whole)
     axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
     allowed = dict.fromkeys(BUDGETS, inf) | {"bytes": 10.0}
