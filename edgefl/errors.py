@@ -207,7 +207,7 @@ def text_of(error: BaseException) -> str:
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """The end of an error message: the allowed names that it may stand for, otherwise all allowed names.
 
-    These are the one that differs in case alone or is most similar, those that it abbreviates (``pi4``), or the one
+    These are the one that differs in case alone, those that it abbreviates (``pi4``), the most similar one, or the one
     that abbreviates it (``lr`` for ``learning_rate``).
     """
     if not (allowed := [printable(each) for each in allowed]):
@@ -215,26 +215,21 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     short = name[:LONGEST_WORD]
     near = [each for each in allowed if each.lower() == short.lower()]
     initials = "".join(word[0] for word in re.split(r"[_ -]+", short.lower()) if word)
-    near = near or get_close_matches(short, allowed, n=1, cutoff=0.6) or _match_abbreviation(short, allowed)
+    near = near or _match_abbreviation(short, allowed) or get_close_matches(short, allowed, n=1, cutoff=0.6)
     near = near or [each for each in allowed if len(initials) > 1 and each.lower() == initials]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     return f"; allowed: {', '.join(allowed)}"
 
 
-MOST_MEANT = 4
-"""Names that a suggestion has at most: A choice: with more, what was typed says too little."""
-
-
 def _match_abbreviation(short: str, allowed: Sequence[str]) -> list[str]:
-    """The names of which words begin with the letters and numbers of ``short`` in their order; none if many do."""
+    """The names of which words begin with the letters and numbers of ``short`` in their order."""
     pieces = re.findall(r"[a-z]+|\d+", short.lower())
     if sum(map(len, pieces)) < 2:
         return []
     pattern = re.compile(r".*?".join(rf"\b{piece}" for piece in pieces))
     between = re.compile(r"(?<=[a-z])(?=\d)|(?<=\d)(?=[a-z])")
-    meant = [each for each in allowed if pattern.search(between.sub(" ", each.lower()))]
-    return meant if len(meant) <= MOST_MEANT else []
+    return [each for each in allowed if pattern.search(between.sub(" ", each.lower()))]
 
 
 def install_hint(extra: str) -> str:

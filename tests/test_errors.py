@@ -21,6 +21,7 @@ from edgefl.errors import ScenarioError, UnitError, suggestion
         ("pi5", ["orange-pi-5-8gb", "raspberry-pi-5-8gb"]),
         ("h200", ["server-h200"]),
         ("m1", ["macbook-air-m1"]),
+        ("macbook", ["macbook-air-m1", "macbook-air-m2"]),
     ],
 )
 def test_a_name_is_proposed_for_what_it_may_stand_for(typed: str, meant: list[str]) -> None:

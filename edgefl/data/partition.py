@@ -189,7 +189,8 @@ def _by_owner(owner: Integers, clients: int, rng: np.random.Generator) -> list[I
 
 def _positive(name: str, argument: Any) -> float:
     if isinstance(argument, bool) or not isinstance(argument, int | float) or not 0 < argument < 1e6:
-        raise DataError(f"{name} needs a number above 0, e.g. {{{name}: 0.5}}; found {argument!r}")
+        found = "none" if argument is None else repr(argument)
+        raise DataError(f"{name} needs a number above 0, e.g. {{{name}: 0.5}}; found {found}")
     return float(argument)
 
 

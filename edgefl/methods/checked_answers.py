@@ -7,6 +7,8 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
+from torch import Tensor
+
 from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.state import ServerState
 from edgefl.registry.answers import describe_answer, name_function
@@ -28,6 +30,9 @@ def _works(answer: Any, state: ServerState | None) -> str:
 def _state(answer: Any, state: ServerState | None) -> str:
     if not isinstance(answer, ServerState):
         return f"returned {describe_answer(answer)}, not a ServerState"
+    wrong = next((address for address, tensor in answer.tensors.items() if not isinstance(tensor, Tensor)), None)
+    if wrong is not None:
+        return f"returned {describe_answer(answer.tensors[wrong])} at {wrong!r}, not a tensor"
     for address, before in (state.tensors if state is not None else {}).items():
         after = answer.tensors.get(address)
         if after is before:

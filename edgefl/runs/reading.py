@@ -187,12 +187,14 @@ class Run:
     def records(self, table: Table) -> list[dict[str, Any]]:
         """The records of a table as they were written, a dictionary for each line.
 
-        ``table`` is one of ``TABLES``, such as ``"rounds"``.  Raises RunError for a damaged file.
+        ``table`` is one of ``TABLES``, such as ``"rounds"``.  Raises UnknownName, and RunError for a damaged file.
         """
         return list(self.each(table))
 
     def each(self, table: Table) -> Iterator[dict[str, Any]]:
-        """The same records one after the other, for a table that is larger than memory.  Raises RunError."""
+        """The same records one after the other, for a table that is larger than memory.  Raises the same."""
+        if table not in TABLES:
+            raise UnknownName("table", table, TABLES)
         return tables.each(self.path / f"{table}.jsonl")
 
     def read(self, cls: type[R]) -> Iterator[R]:

@@ -205,9 +205,11 @@ def _translate_error(
             yield document.error(full_path, f"is missing{_description(model, key, data, nested)}", at_key=True)
         else:
             at_key = not key
+            is_mapping = key and faults <= {"dict_type", "model_type"}
+            told = _description(model, key, data, nested).partition(";")[0] if is_mapping else ""
             # a profile that the value names has a line for each of its errors
             yield from (
-                document.error(full_path, line, at_key=at_key) for line in _combine_complaints(items).split("\n")
+                document.error(full_path, line + told, at_key=at_key) for line in _combine_complaints(items).split("\n")
             )
 
 

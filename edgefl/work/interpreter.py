@@ -303,7 +303,7 @@ def _once(
 ) -> None:
     """Run a step's start or finish; tensors that it allocates count as outputs."""
     before = set(ctx.outputs)
-    with torch.no_grad(), meter.step(index, pattern), step_faults(pass_):
+    with torch.no_grad(), meter.step(index, pattern), step_faults(ctx, pass_):
         part(ctx, pass_)
     meter.adopt([t for n, t in ctx.outputs.items() if n not in before], "outputs")
     meter.adopt(ctx.metrics.values(), "outputs")
@@ -326,7 +326,7 @@ def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, p
     mixed = ctx.work.precision in ("bfloat16", "float16")
     autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
     try:
-        with autocast, step_faults(pass_, batch):
+        with autocast, step_faults(ctx, pass_, batch):
             loss = step.loss(ctx, batch, pattern, pass_)
     except (RuntimeError, ValueError) as error:
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):

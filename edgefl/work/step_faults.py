@@ -14,6 +14,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.modalities import MODALITIES
 from edgefl.work.description import Pass
+from edgefl.work.steps import Context
 
 OPTIONAL = ("index", "group", "target", "label", *MODALITIES)
 """Fields that a pass may ask for by ``args.fields``."""
@@ -33,8 +34,8 @@ def line_of(error: BaseException) -> str:
 
 
 @contextmanager
-def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
-    """Raise MethodError, with the step and its line, for the three mistakes in a step that reads these ``fields``."""
+def step_faults(ctx: Context, pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
+    """Raise MethodError, with the step and its line, for the mistakes in a step that reads these ``fields``."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -53,6 +54,15 @@ def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
         ) from error
     except KeyError as error:
         name = error.args[0] if error.args else None
+        if name in ctx.trained and name not in ctx.reference:
+            raise MethodError(
+                f"{_where(pass_, error)}: its work has no copy of {name!r} as it was received: give the work "
+                "reference=work.trainable"
+            ) from error
+        if isinstance(name, str) and name not in (*OPTIONAL, *pass_.args) and not line_of(error):
+            raise MethodError(
+                f"{_where(pass_, error)}: its pass has no argument {name!r}; it has {', '.join(pass_.args) or 'none'}"
+            ) from error
         if name not in OPTIONAL or name in fields:
             raise
         asked = [*fields, name]

@@ -10,7 +10,9 @@ import pytest
 import edgefl
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.state import ServerState
 from edgefl.registry.registered import PARTS
 from edgefl.work import Work
 
@@ -53,3 +55,13 @@ def test_what_holds_no_addresses_is_refused_with_the_function(tiny: Tiny, form: 
         MethodError, match=rf"Told\.changed_addresses\(\) \(.*test_answers\.py:\d+\) returned {said}, not"
     ):
         edgefl.profile(tiny(method={"name": "told", "form": form}))
+
+
+def test_a_state_holds_tensors_alone() -> None:
+    class Counting:
+        def aggregate(self, state: ServerState) -> ServerState:
+            return ServerState({"a": 1}, {"a": 0})  # type: ignore[dict-item]
+
+    check_answers(Counting)
+    with pytest.raises(MethodError, match=r"returned an object of type int at 'a', not a tensor$"):
+        Counting().aggregate(ServerState({}, {}))

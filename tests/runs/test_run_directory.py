@@ -96,6 +96,8 @@ def test_records_are_refused_rather_than_changed(tmp_path):
     with pytest.raises(KeyError):  # it has no table
         run.append(blank(FinalSummary))
     assert read_run(run.path).records("rounds") == []
+    with pytest.raises(UnknownName, match="unknown table 'round'; did you mean 'rounds'"):
+        read_run(run.path).records("round")
     assert run.latest() is None
 
 

@@ -16,7 +16,7 @@ from edgefl.errors import MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
-from edgefl.work import Step
+from edgefl.work import Step, Work
 
 
 class Faulty(Step):
@@ -45,11 +45,15 @@ def _registered() -> Iterator[None]:
     registry.forget()
 
 
-def predicted(tiny: Any, **args: Any) -> None:
+def image_work(tiny: Any) -> tuple[Work, Any]:
     setup = compose(load(tiny()), trains=False)
-    work = setup.method.work("image", 1)
+    return setup.method.work("image", 1), setup.clients.client(0)
+
+
+def predicted(tiny: Any, **args: Any) -> None:
+    work, client = image_work(tiny)
     passes = tuple(replace(each, step="faulty", args=args) for each in work.passes)
-    predict(replace(work, passes=passes), setup.clients.client(0))
+    predict(replace(work, passes=passes), client)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +80,13 @@ def test_a_field_that_the_pass_did_not_ask_for_comes_with_what_to_write(tiny: An
 def test_another_key_error_is_left_as_it_is(tiny: Any) -> None:
     with pytest.raises(KeyError, match="rank"):
         predicted(tiny, do="other")
+
+
+def test_a_shipped_step_says_which_argument_or_copy_it_lacks(tiny: Any) -> None:
+    work, client = image_work(tiny)
+    with pytest.raises(MethodError, match="'proximal' around .*: its pass has no argument 'proximal'; it has mu$"):
+        predict(work.around("proximal", mu=0.1), client)
+    pulled = work.around("proximal", proximal=0.1)
+    with pytest.raises(MethodError, match=r"no copy of 'image\.[\w.]+' .*: give the work reference=work\.trainable$"):
+        predict(pulled, client)
+    predict(replace(pulled, reference=work.trainable), client)
