@@ -111,7 +111,8 @@ class Samples:
                     rng = seeds.generator(seed, "poisson", position, step)
                     chosen = rng.permutation(order[rng.random(len(order)) < share * batch / len(order)])[:batch]
                 real = len(chosen)
-                chosen = np.resize(chosen, batch)
+                if real < batch:
+                    chosen = np.resize(chosen, batch)
                 fields = self.fields(pass_.data, whole, pattern, rows[chosen], tuple(wanted))
                 fields["label"][real:] = PADDING
                 fields["index"] = torch.from_numpy(chosen)

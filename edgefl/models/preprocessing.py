@@ -44,8 +44,13 @@ class ImagePreprocessing(_Facts):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Bytes ``[n, channels, height, width]`` as float32."""
-        mean, deviation = (torch.tensor(values)[:, None, None] for values in (self.mean, self.deviation))
+        mean, deviation = self._moments
         return pixels.to(torch.float32).sub_(mean).div_(deviation)
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Means and deviations ``[channels, 1, 1]``, made once, because each batch took 40 us to make them."""
+        return torch.tensor(self.mean)[:, None, None], torch.tensor(self.deviation)[:, None, None]
 
     def __call__(self, images: Any) -> Tensor:
         """Tensors ``[n, channels, size, size]`` of a picture or of several.

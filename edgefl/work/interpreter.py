@@ -186,7 +186,7 @@ def _check_sent(ctx: Context) -> None:
     for payload in ctx.work.up:
         for item in payload.items:
             sent = held.get(item.name)
-            if sent is not None and tuple(sent.shape) != item.shape:
+            if sent is not None and sent.shape != item.shape:
                 steps = listed_steps(ctx.work)
                 raise MethodError(
                     f"payload {payload.name!r} of a work of kind {ctx.work.kind!r} sends {item.name!r} in the shape "
