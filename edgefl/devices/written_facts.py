@@ -183,6 +183,7 @@ class ProfileFile:
             # what follows is the name of a union's member; of those the first counts
             keys = (*where, *each["loc"][: 2 if each["loc"][:1] == ("source",) else 1])
             said = "must be a mapping" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
+            said = said.replace("Field required", "is missing").replace("Input should be", "must be")
             found.setdefault(keys, self.error(f"{spell(keys)}: {said}; {shape}", *keys))
         return _together(list(found.values()))
 

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from edgefl.errors import MethodError
 from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.plain_data import from_data, to_data
 from edgefl.work.codecs import Codec
@@ -490,8 +491,14 @@ class Work(Description):
     def around(self, wrapper: str, **args: Any) -> Work:
         """This work with a registered Wrapper and its arguments around the step of every pass that trains.
 
-        If no pass trains, it is around all of them.
+        If no pass trains, it is around all of them.  Raises MethodError for an argument that means something else to
+        the batches or to steps of edgefl, such as ``share``, by which a pass trains on a part of its samples.
         """
+        if taken := sorted(args.keys() & StepArgs.__annotations__.keys()):
+            raise MethodError(
+                f"the wrapper {wrapper!r} can't have an argument {taken[0]!r}, which means something else in a pass: "
+                "give it another name"
+            )
         some_train = any(p.train for p in self.passes)
         return self.change_passes(lambda p: p.inside(wrapper, **args) if p.train or not some_train else p)
 

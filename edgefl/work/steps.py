@@ -119,8 +119,8 @@ class Step(ABC):
     """What happens with a batch: what runs at the start, for each batch, before each update and at the end of a pass.
 
     The cost is predicted on tensors without data.  So no shape may depend on data: never call ``.item()``,
-    ``.tolist()`` or ``bool(tensor)``, and never index by a mask; use ``where``, ``index_add_``, or a product with 0 and
-    1.  Allocate outputs in ``start`` with ``ctx.output``, and write to them in place afterwards.  Read data from
+    ``.tolist()`` or ``bool(tensor)``, and never index by a mask; use ``where``, ``index_add_``, or a product with a
+    mask.  Allocate outputs in ``start`` with ``ctx.output``, and write to them in place afterwards.  Read data from
     ``batch`` and ``ctx`` only: a step may run in a worker process.  Random numbers may come from the global
     generators of torch, numpy and random, which are seeded for each work by the client and its dispatch.  Numbers that
     differ between rounds come from ``ctx.work.scalars``.
@@ -173,7 +173,7 @@ class Wrapper(Step):
 
     It is made with the step inside, as ``self.step``.  Its functions are the inner step's; override what differs and
     call ``super()``.  ``Work.around`` puts it around the passes that train, outside of those that are there already.
-    Its arguments stand in ``pass_.args`` beside the step's own, so choose names that no step has.
+    Its arguments stand in ``pass_.args`` beside the step's own, so ``around`` refuses names that have a meaning there.
     """
 
     averages_samples = True  # if the step inside does

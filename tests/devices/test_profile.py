@@ -370,9 +370,7 @@ def test_a_value_outside_its_range_is_refused(tmp_path, profile):
 
 def test_no_file_calls_a_number_fitted(tmp_path, profile):
     profile["compute_watts"]["confidence"] = "fitted"
-    assert "compute_watts.confidence: Input should be 'measured', 'datasheet' or 'estimated'" in _refused(
-        tmp_path, profile
-    )
+    assert "compute_watts.confidence: must be 'measured', 'datasheet' or 'estimated'" in _refused(tmp_path, profile)
 
 
 def test_a_wrong_unit_is_refused(tmp_path, profile):
@@ -461,7 +459,7 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
     ("change", "told"),
     [
         ({"source": None}, "source: must be a mapping"),
-        ({"sources": {"links": {"title": "t", "date": "2026-01-01"}}}, "sources.links.quote: Field required"),
+        ({"sources": {"links": {"title": "t", "date": "2026-01-01"}}}, "sources.links.quote: is missing"),
         (
             {"sources": {"link": {"title": "t", "date": "2026-01-01", "quote": "q"}}},
             "sources.link: link is not a field of this fleet; did you mean 'links'?",

@@ -15,6 +15,7 @@ from edgefl_toys import Toy, make_work, training_pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.errors import MethodError
 from edgefl.work import Codec, Edit, Form, Item, Pass, Payload, TensorSpec, Work, intern_form, serialised_bytes
 from edgefl.work.description import DTYPES
 
@@ -195,3 +196,8 @@ def test_scalars_among_the_optimizers_settings_are_moved_beside_the_work() -> No
     assert dict(work.scalars) == {"lr": 0.1, "momentum": 0.9, "pull": 2.0} and work.loss_weights == {"pull": 2.0}
     slower = replace(work, optimizer={**work.optimizer, "lr": 0.05})
     assert dict(slower.scalars) == {"lr": 0.05, "momentum": 0.9, "pull": 2.0} and slower.form == work.form
+
+
+def test_a_wrapper_has_no_argument_that_batches_read() -> None:
+    with pytest.raises(MethodError, match="the wrapper 'hook' can't have an argument 'share'"):
+        make_work().around("hook", share=0.1)
