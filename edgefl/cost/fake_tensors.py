@@ -51,8 +51,9 @@ _UNSAFE_VIEW = aten._unsafe_view.default
 _PLAIN = frozenset({str, bool, int, float, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format})
 """Types of arguments that are no tensors and on whose values alone outputs depend."""
 
-MOST_ANSWERS = 50_000
-"""So many answers are kept; then all are forgotten.  A decoder of 24 blocks has a few hundred."""
+MOST_ANSWERS = 10_000
+"""So many answers are kept, here and by torch; then all are forgotten.  A decoder of 24 blocks has a few hundred, and a
+sweep has others for each batch: torch kept them for good, 0.5 MB of each prediction."""
 
 Key = tuple[Any, ...]
 
@@ -143,12 +144,13 @@ class PredictionMode(FakeTensorMode):
         known = _answers.get(key)
         if known is not None:
             return tuple([o.make(self, args) for o in known]) if isinstance(known, tuple) else known.make(self, args)
+        if max(len(_answers), len(FakeTensorMode.cache)) >= MOST_ANSWERS:
+            _answers.clear()
+            FakeTensorMode.cache_clear()
         hits, *others = _counts()
         out = self._corrected_outputs(func, types, args, kwargs)
         again = _counts() == (hits + 1, *others) or func is _UNSAFE_VIEW or _returns_nothing(func)
         if again and (answer := _answer(func, args, out)):
-            if len(_answers) >= MOST_ANSWERS:
-                _answers.clear()
             _answers[key] = answer
         return out
 

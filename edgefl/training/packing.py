@@ -59,11 +59,6 @@ def limit_of(peak: int) -> int:
     return peak + int(FRAGMENTED * peak) + SEGMENT_BYTES
 
 
-def largest_peak(memory: DeviceMemory) -> int:
-    """The largest predicted peak of a work that runs on this device alone; negative if none does."""
-    return int((memory.usable - CONTEXT_BYTES - SEGMENT_BYTES) / (1 + FRAGMENTED)) - 1
-
-
 def pack(memories: Sequence[DeviceMemory], workers: int, peaks: Iterable[int]) -> tuple[DeviceShare, ...]:
     """Places for at most ``workers`` workers, in the order of the devices; none if the largest work fits nowhere.
 

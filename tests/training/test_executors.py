@@ -14,6 +14,7 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
+from edgefl import start_method
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
@@ -111,6 +112,14 @@ def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whateve
     assert len({row["lr"] for row in run.records("clients")}) == 4
     # of each kind one that trains, and two that evaluate its model on the server's splits
     assert sorted(json.loads(text)["kind"] for text in encoded) == sorted(3 * ["image", "text", "image-text"])
+
+
+def test_room_for_threads_is_asked_for_until_the_workers_run(
+    setup: Setup, processes: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert processes.submit(task_of(setup, 0)).result(120).loss is not None
+    monkeypatch.setattr(start_method, "start_faults", lambda *_: pytest.fail("a running worker needs no room"))
+    assert processes.submit(task_of(setup, 0)).result(120).loss is not None
 
 
 @pytest.mark.parametrize("where", ["inline", "processes"])
