@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,15 +56,16 @@ def definitions(node: ast.AST, path: tuple[str, ...] = ()) -> Iterator[tuple[str
         yield from definitions(child, inside)
 
 
-def files() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def trees() -> dict[str, ast.Module]:
     """The package's modules by their path below it."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
-    for file, tree in files():
+    for file, tree in trees().items():
         for each in tree.body:
             if isinstance(each, ast.ClassDef):
                 places[each.name].append(file)
@@ -74,7 +76,7 @@ def test_no_two_classes_share_a_name() -> None:
 def test_a_function_is_no_bare_participle_but_for_a_list_that_shrinks() -> None:
     found = {
         f"{file} {name}"
-        for file, tree in files()
+        for file, tree in trees().items()
         for name, each in definitions(tree)
         if not isinstance(each, ast.ClassDef) and is_bare_participle(each.name)
     }

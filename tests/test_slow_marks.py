@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -15,13 +16,17 @@ TESTS = Path(__file__).parent
 @cache
 def marks_of_tests() -> dict[str, dict[str, list[ast.expr]]]:
     """The slow marks of each test function, by the file's path and the function's name."""
+    return {path.relative_to(TESTS).as_posix(): _marks_of(path) for path in sorted(TESTS.rglob("test_*.py"))}
+
+
+def _marks_of(path: Path) -> dict[str, list[ast.expr]]:
+    text = path.read_text(encoding="utf-8")
+    if "mark.slow" not in text:  # to parse all takes seconds
+        return {name: [] for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
     return {
-        path.relative_to(TESTS).as_posix(): {
-            node.name: [each for each in node.decorator_list if ast.unparse(each).startswith("pytest.mark.slow")]
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-        }
-        for path in sorted(TESTS.rglob("test_*.py"))
+        node.name: [each for each in node.decorator_list if ast.unparse(each).startswith("pytest.mark.slow")]
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }
 
 
@@ -53,8 +58,9 @@ def test_a_slow_test_names_a_quick_one(request: pytest.FixtureRequest) -> None:
 
 
 def test_no_module_is_slow_as_a_whole() -> None:
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    texts = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
+    for path, text in texts.items():
+        for node in ast.parse(text).body if "pytestmark" in text else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
                 assert "mark.slow" not in ast.unparse(node.value), f"{path}: mark each test, with its smaller one"
 

@@ -377,24 +377,6 @@ def test_version_and_help(call: Call) -> None:
 # --- as a process ----------------------------------------------------------------------------------------------------
 
 
-def test_help_waits_for_nothing_heavy() -> None:
-    heavy = "{'torch', 'pandas', 'pydantic', 'numpy', 'scipy', 'matplotlib'}"
-    code = f"import sys, edgefl.console; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: Any) -> None:
-    code = (
-        "import sys, edgefl.console\n"
-        "rooms = {'edgefl.data.opening', 'edgefl.simulation', 'edgefl.setup', 'edgefl.cells'}\n"
-        "try: edgefl.console.main(['run', '--resume', sys.argv[1]])\n"
-        "finally: print(sorted(rooms & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
-    assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")
-
-
 @pytest.mark.slow(smaller="test_a_run_says_how_to_go_on")
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl", "run", trainable, "--out", "cut", "--as", "json", "--set",

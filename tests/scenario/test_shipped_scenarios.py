@@ -24,12 +24,15 @@ def schema() -> Draft202012Validator:
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_shipped_scenario_loads_by_its_name_and_fits_the_schema(name: str, schema: Draft202012Validator) -> None:
     scenario = load(name)
-    assert load(f"{name}.yaml") == scenario
-    assert load(library_folder() / f"{name}.yaml") == scenario
     assert load(scenario.to_data()) == scenario
     schema.validate(read_file(library_folder() / f"{name}.yaml", name).data)
     schema.validate(scenario.to_data())
     assert scenario.name == name.split("/")[-1]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "papers/fedcola-colayer-mlp"])
+def test_a_name_a_file_of_that_name_and_its_path_are_the_same_scenario(name: str) -> None:
+    assert load(f"{name}.yaml") == load(library_folder() / f"{name}.yaml") == load(name)
 
 
 def test_the_tour_shows_every_section() -> None:

@@ -137,7 +137,7 @@ def test_names_that_mlflow_takes(tmp_path: Path) -> None:
     assert len(logged.data.params) == 1 + len(paths)
 
 
-NAMES = ["bob's", 'say "a"', "a;b", "a\nb", "漢 ü", "n" * 240]
+NAMES = ['bob\'s "a"; b\n漢 ü', "n" * 240]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -398,7 +398,20 @@ WORKS = {
 }
 
 
-@pytest.mark.parametrize("case", WORKS)
+FEWER = tuple(
+    f"{kind}, {scope}, {partner}{where}"
+    for kind, scope, partner, where in (
+        ("image", "attention", "trainable", ""), ("image", "mlp", "frozen", ", stage 2"),
+        ("image", "blocks", "frozen", ""), ("text", "attention", "frozen", ", stage 2"),
+        ("text", "mlp", "trainable", ""), ("text", "blocks", "trainable", ", stage 2"),
+    )
+)  # fmt: skip
+"""Works with every pair of a kind, a scope, a partner and a stage."""
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in FEWER else pytest.param(case, marks=pytest.mark.slow) for case in WORKS]
+)
 def test_predicted_memory_and_flops_are_the_measured_ones(case: str) -> None:
     kind, scope, partner, where = WORKS[case]
     work = method(complementary=scope, partner=partner).work(kind, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ VIT = {"blocks": 1, "width": 16, "heads": 2, "patch": 8}
 TOWERS = {"image": VIT, "text": {"blocks": 1, "width": 24, "heads": 2, "tokens": 8}, "dimension": 8}
 
 
-@pytest.fixture
-def folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("sets")
     miniatures.flickr(root / "flickr30k", 16)
     miniatures.vqa(root / "vqa", 20, 8)
-    monkeypatch.setenv("EDGEFL_DATA", str(root))
-    monkeypatch.setenv("EDGEFL_CACHE", str(root / "cache"))
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEFL_DATA", str(root))
+        patch.setenv("EDGEFL_CACHE", str(root / "cache"))
+        yield root
 
 
 def scenario(name: str = "creamfl", **changes: Any) -> dict[str, Any]:
