@@ -48,13 +48,13 @@ def hold_out(
         sizes[SPLITS[index]] = round(count * n if count < 1 else count)
     if whole and sum(sizes.values()) > n:
         raise DataError(
-            f"{sum(sizes.values()):,} names or pictures are to be held out (data.public: {sizes['public']:,}), but "
+            f"{sum(sizes.values()):,} different samples are to be held out (data.public: {sizes['public']:,}), but "
             f"there are {n:,}; data.public: all takes all that are left"
         )
     if not whole and sum(sizes.values()) >= n:
         raise DataError(
             "nothing is left to train on: of "
-            + f"{n} names, "
+            + f"{n} different samples, "
             + ", ".join(f"{size} are held out for {name}" for name, size in sizes.items() if size)
         )
     # Sorted by class, at random within a class: positions at even distances hold every class in proportion.

@@ -108,7 +108,7 @@ def test_training_and_test_questions_come_of_both_published_parts(folders: Path)
          "data.draw asks for 21 test samples of image-text clients of vqa, but there are 20"),
         ({"draw": {"image-text": 19}}, "19 samples can't give 2 clients 10 each"),
         ({"source": {"image": "cifar100", "public": "coco"}, "clients": {"image": 2}, "public": 100_000},
-         r"coco: 100,000 names or pictures are to be held out \(data.public: 100,000\), but there are 12"),
+         r"coco: 100,000 different samples are to be held out \(data.public: 100,000\), but there are 12"),
         ({"public": "all"}, "coco: nothing is left to train on"),
     ],
 )  # fmt: skip

@@ -253,5 +253,5 @@ def test_groups_are_held_out_whole(seed, validation, test, public):
 
 
 def test_holding_out_everything_is_refused():
-    with pytest.raises(DataError, match="nothing is left to train on: of 60 names"):
+    with pytest.raises(DataError, match="nothing is left to train on: of 60 different samples"):
         hold_out(pairs(60, 1), 0.5, 0.5, 0, np.random.default_rng(0))
