@@ -303,7 +303,7 @@ def _cells(prefix: str, figures: Mapping[str, SeedFigure]) -> dict[str, object]:
 
 def comparison_orderings(result: ComparedRuns) -> str:
     """Which row beats which beyond chance, as Markdown."""
-    return orderings_markdown(result.orderings, result.split)
+    return orderings_markdown(result.orderings, result.split) or "one row alone has no order\n"
 
 
 def orderings_markdown(orderings: Iterable[Ordering], split: str) -> str:

@@ -23,7 +23,7 @@ from edgefl.commands.compare.answer import ComparedRuns
 from edgefl.commands.compare.latex import comparison_latex
 from edgefl.commands.compare.members import flat, labels_of, members_of
 from edgefl.commands.compare.over_seeds import compared_runs
-from edgefl.commands.compare.table import comparison_csv, print_comparison
+from edgefl.commands.compare.table import comparison_csv, comparison_orderings, print_comparison
 from edgefl.console import main
 from edgefl.errors import RunError
 from edgefl.results.equal_costs import Curve, KindEvaluation, at_equal
@@ -228,6 +228,8 @@ def test_means_are_those_of_the_runs(comparison: Any, compared: ComparedRuns) ->
 def test_single_runs_are_grouped_as_their_comparison_is(comparison: Any, compared: ComparedRuns) -> None:
     alone = edgefl.compare([run.path for run in comparison.runs.values()])
     assert alone == compared
+    one = edgefl.compare([next(iter(comparison.runs.values())).path])
+    assert comparison_orderings(one) == "one row alone has no order\n" != comparison_orderings(compared)
 
 
 def test_a_copy_of_a_run_is_told_by_its_folder(comparison: Any, tmp_path: Path) -> None:
