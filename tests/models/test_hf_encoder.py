@@ -150,11 +150,20 @@ def of_modern(tiny: Tiny, **more: Any) -> dict[str, Any]:
 MADE = [of_images, of_texts, *([] if NEW else [of_modern])]
 
 
-@pytest.mark.parametrize("made", MADE)
+TRAININGS: dict[str, dict[str, Any]] = {
+    "whole": {}, "layerwise": {"schedule": LAYERWISE}, "lora": {"adapter": {"name": "lora", "rank": 2}},
+    "elastic": {"schedule": {"name": "elastic"}},
+}  # fmt: skip
+QUICK = (("whole", of_images), ("layerwise", of_texts), ("whole", of_modern))
+
+
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"schedule": LAYERWISE}, {"adapter": {"name": "lora", "rank": 2}}, {"schedule": {"name": "elastic"}}],
-    ids=["whole", "layerwise", "lora", "elastic"],
+    ("more", "made"),
+    [
+        pytest.param(more, made, marks=[] if (name, made) in QUICK else pytest.mark.slow, id=f"{name}-{made.__name__}")
+        for name, more in TRAININGS.items()
+        for made in MADE
+    ],
 )
 def test_it_trains_and_its_peak_is_the_allocators(tiny: Tiny, made: Any, more: dict[str, Any]) -> None:
     run = edgefl.run(made(tiny, **more))

@@ -324,7 +324,7 @@ STUCK = [{}, {"cool_seconds": 1e9}, {"down_bytes": 10**12}, {"up_bytes": 10**12}
 @pytest.mark.parametrize("lines", LINES)
 @pytest.mark.parametrize("cut", CUTS)
 def test_who_is_cut_short_leaves_no_event_behind(cut: str, lines: str) -> None:
-    """After each of 1,000 rounds nothing is waited for, and no more lies in the queue than one round leaves there."""
+    """After each of 200 rounds nothing is waited for, and no more lies in the queue than one round leaves there."""
     clock = Clock()
     air = over_lines(clock, LINES[lines])
     counted: Counter[str] = Counter()
@@ -333,7 +333,7 @@ def test_who_is_cut_short_leaves_no_event_behind(cut: str, lines: str) -> None:
         return [entry for entry in clock._queue if entry[3].callbacks is not clock._of_idle]
 
     def rounds() -> Iterator[Any]:
-        for number in range(1000):
+        for number in range(200):
             start = 1e10 * number
             yield clock.at(start, LAST)
             ones = [One(**{**stuck, **CUTS[cut]}) for stuck in STUCK]  # type: ignore[arg-type]
@@ -350,7 +350,7 @@ def test_who_is_cut_short_leaves_no_event_behind(cut: str, lines: str) -> None:
 
     clock.run(clock.process(rounds()))  # type: ignore[arg-type]
     name = {"deadline": "late", "quorum": "late", "offline": "offline", "battery": "battery empty"}[cut]
-    assert counted[name] >= 4000 and sum(counted.values()) == 5000
+    assert counted[name] >= 800 and sum(counted.values()) == 1000
 
 
 def test_a_cancelled_event_happens_to_nobody() -> None:

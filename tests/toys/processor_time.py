@@ -64,6 +64,16 @@ class ProcessorTime:
             self._shared += _seconds() - before
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+        """Leave the end of shared fixtures, and of the processes that they have, out of the test that comes last."""
+        before = _seconds()
+        try:
+            return (yield)
+        finally:
+            if nextitem is None or nextitem.path != item.path:
+                self._shared += _seconds() - before
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         before, self._shared = _seconds(), 0.0
         result = yield

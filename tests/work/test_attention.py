@@ -367,8 +367,13 @@ def llama(keys: int) -> dict[str, object]:
     return {"tower": "hf-causal", "config": config, "tokens": 32}
 
 
-@pytest.mark.parametrize("keys", [1, 2, 8])
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("precision", "keys"),
+    [
+        ("bfloat16", 1), ("float16", 2), ("bfloat16", 8),
+        *(pytest.param(*rare, marks=pytest.mark.slow) for rare in (("float16", 1), ("bfloat16", 2), ("float16", 8))),
+    ],
+)  # fmt: skip
 def test_a_llama_of_transformers_reaches_flash_with_its_own_heads(keys: int, precision: str) -> None:
     scenario = load(
         {

@@ -45,8 +45,13 @@ def run_split(work: Work, inputs: dict[str, Tensor], source: Source, record: lis
     return run_halves(work, inputs, source, lambda half: models.build(half.model), device=CPU, seed=7, record=record)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("optimizer", "after"),
+    [
+        ("sgd", 1), ("adamw", 2), ("sgd", 3),
+        *(pytest.param(*rare, marks=pytest.mark.slow) for rare in (("adamw", 1), ("sgd", 2), ("adamw", 3))),
+    ],
+)  # fmt: skip
 def test_twenty_steps_are_those_of_a_loop_by_hand(tiny: Tiny, optimizer: str, after: int) -> None:
     """To the bit: two optimizers, of which each knows its half alone, and gradients handed over by hand."""
     settings = {"sgd": {"lr": 0.05, "momentum": 0.9}, "adamw": {"lr": 1e-3, "weight_decay": 0.01}}[optimizer]

@@ -6,13 +6,14 @@ The blocks are the list of modules that one pass over tensors without data calls
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
@@ -21,8 +22,9 @@ import torch
 from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 
-from edgefl import seeds
+from edgefl import models, registry, seeds
 from edgefl.errors import MethodError, suggestion
+from edgefl.memo import cache_folder, recall, remember
 from edgefl.models.model import Dtype
 from edgefl.models.tower import SkipInitialisation, TowerFields, Weights, recompute, through
 from edgefl.models.towers.vision import import_torchvision
@@ -276,6 +278,24 @@ class Structure:
 
 @lru_cache(256)
 def _structure(text: str, tokens: int) -> Structure:
+    """The structure of a configuration's model; the library's own are cached on disk, as a trace takes a second."""
+    is_own = type(read_only(json.loads(text))).__module__.startswith("transformers.")
+    rooms = registry.package_digest("edgefl", models.ROOMS)
+    key = json.dumps(["structure", text, tokens, *models.versions(), rooms])
+    folder, name = cache_folder() / "shapes", hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+    found = recall(folder, name, _structure_of, "shapes") if is_own else None
+    if found is None:
+        found = _traced(text, tokens)
+        if is_own:
+            remember(folder, name, asdict(found))
+    return found
+
+
+def _structure_of(fields: Mapping[str, Any]) -> Structure:
+    return Structure(**{n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()})
+
+
+def _traced(text: str, tokens: int) -> Structure:
     fields = json.loads(text)
     config = read_only(fields)
     given = {n: TRACED_WORDS for n in ("vocab_size",) if hasattr(config, n)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import registry
 from edgefl.errors import EdgeflError, ScenarioError
+from edgefl.models.towers import library_model
 from edgefl.models.towers.hf_causal import CausalOptions
 from edgefl.models.towers.hf_encoder import HFEncoderOptions
+from edgefl.models.towers.library_model import trace
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.scenario import load
 from edgefl.work.meter.allocator_peak import AllocatorPeak
@@ -121,6 +124,18 @@ def test_blocks_are_found_by_what_is_called_one_after_the_other() -> None:
     assert structure("lfm2", CausalOptions, **lfm2, **types).whole == "its blocks differ in form"
     assert structure("lfm2", CausalOptions, **lfm2, layer_types=["conv"] * 3).whole == ""
     assert structure("albert", HFEncoderOptions, **small).whole == "its blocks share their weights"
+
+
+def test_a_structure_is_found_once_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
+    found = []
+    for times in (1, 0):
+        library_model._structure.cache_clear()
+        asked = iter(range(times))
+        monkeypatch.setattr(library_model, "trace", lambda model, asked=asked: (next(asked), trace(model))[1])
+        found.append(structure("gpt2", CausalOptions, n_embd=16, n_layer=3, n_head=2))
+    assert found[0] == found[1] and found[0].lists == ("h",)
+    assert len(list((tmp_path / "shapes").glob("[!.]*"))) == 1
 
 
 @pytest.mark.parametrize(

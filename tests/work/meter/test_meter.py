@@ -201,11 +201,16 @@ def test_a_trace_comes_back_from_json() -> None:
     assert again == trace and again.calls == trace.calls != ()
 
 
+@cache
+def scratch_here() -> ScratchTable:
+    """What the kernels of this processor take, each probed once."""
+    return ScratchTable("here", partial(probe, device="cpu"))
+
+
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] if c in RARE else []) for c in CASES])
 def test_the_peak_is_the_allocators(case: str) -> None:
     work, source = CASES[case]
-    table = ScratchTable("here", partial(probe, device="cpu"))
-    trace = Predictor(scratch=table).trace(work, source)
+    trace = Predictor(scratch=scratch_here()).trace(work, source)
     module, inputs = models.build(work.model), inputs_of(work)
     tables = [value for name, value in inputs.items() if name == "prototypes"]
     resident = [*module.parameters(), *module.buffers(), *tables]
