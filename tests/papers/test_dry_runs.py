@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import edgefl
 from edgefl.scenario import load
 from edgefl.scenario.scenario import with_fields
 from tools.paper_tables.answer import DryTable
-from tools.paper_tables.dry_runs import TESTED, Speeds, declare, dry_table, samples_tested
+from tools.paper_tables.dry_runs import TESTED, Speeds, declare, dry_table, measure_hours, samples_tested
 from tools.paper_tables.printed import print_dry_run
 from tools.paper_tables.published_tables import published, published_tables, table_of
 from tools.paper_tables.training_tables import scenarios_of
@@ -148,3 +149,16 @@ def test_every_row_is_priced_or_says_why(name: str) -> None:
     for row in dry_table(name).rows:
         assert (row.why is None) != (row.flops is None)
         assert row.why is None or "declared" in row.why, (row.row, row.why)
+
+
+@pytest.mark.slow(smaller="test_a_row_of_each_base_is_priced")
+def test_a_table_that_the_file_of_hours_lacks_is_added_with_the_rates_that_it_has(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "docs" / "evidence" / "figures" / "papers.json"
+    whole = json.loads(kept.read_text(encoding="utf-8"))
+    assert whole["tables"].keys() == published_tables().keys()
+    file, name = tmp_path / "hours.json", "mcfl-t6"  # a single row, of models that other tables have too
+    lacking = {key: value for key, value in whole["tables"].items() if key != name}
+    file.write_text(json.dumps(whole | {"tables": lacking}), encoding="utf-8")
+    assert measure_hours(file).tables[name].core_hours == whole["tables"][name]["core_hours"]
+    again = json.loads(file.read_text(encoding="utf-8"))
+    assert (again["tables"], again["models"]) == (whole["tables"], whole["models"])
