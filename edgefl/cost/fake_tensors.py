@@ -53,7 +53,7 @@ _PLAIN = frozenset({str, bool, int, float, type(None), torch.dtype, torch.layout
 
 MOST_ANSWERS = 10_000
 """So many answers are kept, here and by torch; then all are forgotten.  A decoder of 24 blocks has a few hundred, and a
-sweep has others for each batch: torch kept them for good, 0.5 MB of each prediction."""
+sweep has others for each batch, which torch would keep for good."""
 
 Key = tuple[Any, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -277,6 +277,11 @@ def _rows_of_table(raw: Mapping[str, Sequence[tuple[str, int, bool]]]) -> list[t
     return [(str(key), int(size), bool(assumed)) for key, size, assumed in raw["scratch"]]
 
 
+MOST_TRACES = 500
+"""Traces in memory; the oldest gives way, as it lies on disk.  One takes 0.15 MB for two towers of four blocks, and a
+sweep over batches has others in each cell."""
+
+
 class Predictor:
     """Memoised ``predict``: in memory by ``cost_key``, and on disk under ``folder`` if given.
 
@@ -302,15 +307,12 @@ class Predictor:
         self._traces: dict[str, StepTrace] = {}
         self.predicted = 0
 
-    @property
-    def keys(self) -> Set[str]:
-        """The cost keys of the works whose traces were asked for."""
-        return self._traces.keys()
-
     def trace(self, work: Work, source: Source, key: str | None = None) -> StepTrace:
-        """The trace of this work, predicted at most once; pass ``key`` if its cost key is computed already."""
+        """The trace of a work, predicted once while it lies in memory or on disk; ``key`` is its cost key, if known."""
         key = key or cost_key(work, source, self.device)
         if key not in self._traces:
+            if len(self._traces) >= MOST_TRACES:
+                del self._traces[next(iter(self._traces))]
             if self.ahead is not None and (priced := self.ahead.take(key)) is not None:
                 self.predicted += 1
                 self._traces[key] = priced

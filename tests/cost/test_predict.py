@@ -104,7 +104,7 @@ def test_a_work_is_shortened_to_two_places_of_each_pass() -> None:
 def test_a_prediction_is_made_once() -> None:
     predictor = Predictor()
     assert predictor.trace(BASE, Toy()) is predictor.trace(variant(passes=BASE.passes * 2), Toy(80))
-    assert predictor.predicted == len(predictor.keys) == 1
+    assert predictor.predicted == 1
 
 
 def test_a_prediction_is_remembered_on_disk(tmp_path: Path) -> None:
@@ -112,6 +112,17 @@ def test_a_prediction_is_remembered_on_disk(tmp_path: Path) -> None:
     assert first.trace(BASE, Toy()) == second.trace(BASE, Toy())
     assert (first.predicted, second.predicted) == (1, 0)
     assert [path.suffix for path in (tmp_path / "costs").iterdir()] == [".sealed"]
+
+
+def test_of_many_traces_the_oldest_leaves_memory_and_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgefl.cost.predict.MOST_TRACES", 2)
+    predictor, works = Predictor(tmp_path), [variant(precision=name) for name in ("float32", "bfloat16", "float16")]
+    traces = [predictor.trace(work, Toy()) for work in works]
+    assert predictor.trace(works[2], Toy()) is traces[2]
+    again = predictor.trace(works[0], Toy())
+    assert again is not traces[0] and again == traces[0] and predictor.predicted == 3
 
 
 @pytest.mark.parametrize("damage", ["", "null", '{"peak": 1, "memory": {}, "steps": [1]}'])
