@@ -287,7 +287,8 @@ class Predictor:
 
     The name of a file on disk depends on the code that prices, edgefl's and that of plug-ins, so a changed step is
     predicted again, and a changed report isn't.
-    So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
+    So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed, and
+    ``keys`` are the cost keys of the works whose traces were asked for.
     ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
     ``ahead`` are other processes that price works with such a table, if there are any.  Of works that are ``brief`` a
     step is tried (``predict``), unless the whole trace is known.
@@ -305,11 +306,13 @@ class Predictor:
     ):
         self.folder, self.device, self.scratch, self.brief = folder, device, scratch, brief
         self._traces: dict[str, StepTrace] = {}
+        self.keys: set[str] = set()
         self.predicted = 0
 
     def trace(self, work: Work, source: Source, key: str | None = None) -> StepTrace:
         """The trace of a work, predicted once while it lies in memory or on disk; ``key`` is its cost key, if known."""
         key = key or cost_key(work, source, self.device)
+        self.keys.add(key)
         if key not in self._traces:
             if len(self._traces) >= MOST_TRACES:
                 del self._traces[next(iter(self._traces))]
