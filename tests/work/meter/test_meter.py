@@ -153,6 +153,8 @@ RARE = {
     "more batches an update than there are", "two batches an update", "clip, foreach", "clip, for-loop",
     "no full batch", "one step an epoch", "pair with projections", "proximal of tensors",
     "second stage of layer-wise", "sgd", "sgd fused", "step in backward, pair",
+    # alone what others have together
+    "step in backward", "float16", "clip", "foreach", "bfloat16", "checkpointing", "gates, partners train",
 }  # fmt: skip
 
 
