@@ -292,7 +292,8 @@ def _structure(text: str, tokens: int) -> Structure:
 
 
 def _structure_of(fields: Mapping[str, Any]) -> Structure:
-    return Structure(**{n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()})
+    given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
+    return Structure(**given)
 
 
 def _traced(text: str, tokens: int) -> Structure:
