@@ -285,7 +285,7 @@ def _structure(text: str, tokens: int) -> Structure:
     folder, name = cache_folder() / "shapes", hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     found = recall(folder, name, _structure_of, "shapes") if is_own else None
     if found is None:
-        found = _traced(text, tokens)
+        found = _trace_configuration(text, tokens)
         if is_own:
             remember(folder, name, asdict(found))
     return found
@@ -296,7 +296,7 @@ def _structure_of(fields: Mapping[str, Any]) -> Structure:
     return Structure(**given)
 
 
-def _traced(text: str, tokens: int) -> Structure:
+def _trace_configuration(text: str, tokens: int) -> Structure:
     fields = json.loads(text)
     config = read_only(fields)
     given = {n: TRACED_WORDS for n in ("vocab_size",) if hasattr(config, n)}
