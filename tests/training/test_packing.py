@@ -15,7 +15,6 @@ from edgefl.training.packing import (
     DeviceShare,
     choose_share,
     fits_nowhere,
-    largest_peak,
     limit_of,
     pack,
 )
@@ -42,11 +41,7 @@ def test_workers_of_a_device_fit_its_memory_with_their_contexts(
         assert sum(place.fraction for place in its) <= 1 - RESERVE
         assert sum(place.bytes + CONTEXT_BYTES for place in its) <= memory.free
         assert all(place.bytes <= place.fraction * memory.total + 1 for place in its)
-    assert bool(places) == any(max(peaks) <= largest_peak(memory) for memory in memories) or any(
-        # largest_peak rounds down by some bytes
-        abs(max(peaks) - largest_peak(memory)) <= 8
-        for memory in memories
-    )
+    assert bool(places) == any(limit_of(max(peaks)) + CONTEXT_BYTES <= memory.usable for memory in memories)
     if places:
         for peak in peaks:
             assert any(place.holds(peak) for place in places)
