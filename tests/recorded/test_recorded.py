@@ -29,26 +29,6 @@ sys.path.append(str(HERE))
 
 import shipped  # noqa: E402 - this folder must be on the path
 
-PROGRAM = """
-import runpy, sys
-sys.path[:0] = [sys.argv[1], sys.argv[2]]
-from pictures import leave_out
-leave_out()
-sys.argv[:] = sys.argv[3:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def run_without_pictures(program: Path, *words: Path | str) -> None:
-    """Run a program of this folder, whose runs draw none: they are most of its time.
-
-    Annotations aren't checked in its process: the checks hold tensors for longer, and so change peaks of memory.
-    """
-    # a scenario's author knows what it warns of, such as small budgets
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, HERE, HERE.parent / "toys", program, *words]
-    subprocess.run(command, check=True, capture_output=True)
-
-
 EXPECTED = HERE / "expected"
 TRAINED = ("loss", "losses", "metrics", "measured_peak_memory_bytes", "memory_error")
 """Fields whose values come from training."""
@@ -94,7 +74,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, .
     @cache
     def made(parts: tuple[str, ...]) -> Path:
         folder = tmp_path_factory.mktemp("recorded") / "now"
-        run_without_pictures(HERE / "record.py", folder, "--only", *parts)
+        command = [sys.executable, HERE / "record.py", folder, "--only", *parts]
+        subprocess.run(command, check=True, capture_output=True)
         return folder
 
     return made
@@ -179,12 +160,16 @@ LONG = tuple(name for name in SHIPPED if name not in SHORT)
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], dict[str, Any]]:
-    """The digests of some scenarios, which are played when they are first asked for."""
+    """The digests of some scenarios, which are played when they are first asked for.
+
+    Annotations aren't checked in their process: the checks hold tensors for longer, and so change peaks of memory.
+    """
 
     @cache
     def made(names: tuple[str, ...]) -> dict[str, Any]:
         file = tmp_path_factory.mktemp("shipped") / "now.json"
-        run_without_pictures(HERE / "shipped.py", file, *names)
+        # a scenario's author knows what it warns of, such as small budgets
+        subprocess.run([sys.executable, "-W", "ignore", HERE / "shipped.py", file, *names], check=True)
         answer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return answer
 
