@@ -137,7 +137,7 @@ def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, dec
     code, out, err = call("run")
     assert (code, out) == (2, "") and "give a scenario to run, or a run to resume" in err
     code, _, err = call("profile", declared, "--device", "jetson-nano-8gb")
-    assert code == 2 and "unknown device 'jetson-nano-8gb'; did you mean 'jetson-nano-4gb'?" in err
+    assert code == 2 and "unknown device 'jetson-nano-8gb'; did you mean 'jetson-orin-nano-8gb'?" in err
     code, _, err = call("run", "--resume", "nowhere")
     assert code == 2 and "there is no run at nowhere" in err
 

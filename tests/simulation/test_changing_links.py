@@ -176,7 +176,7 @@ def test_a_link_that_names_no_trace_is_refused_with_its_line(scenario: dict[str,
     for trace, said in (
         ("{file: none.csv}", r"mine.yaml:\d+: trace: .*none.csv: this trace can't be read: No such file"),
         ("{file: rates.csv, every: 1 d}", r"mine.yaml:\d+: trace.every: Extra inputs are not permitted; a trace is"),
-        ("{file: rates.csv, period: 0}", r"trace.period: Input should be greater than 0"),
+        ("{file: rates.csv, period: 0}", r"trace.period: must be greater than 0"),
         ("rates.csv", r"mine.yaml:\d+: trace: .*; a trace is \{file: rates.csv, period: 1 d\}"),
     ):
         path = write_link(tmp_path, "0,1e6,1e6\n", trace)
