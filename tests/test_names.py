@@ -57,29 +57,26 @@ def definitions(node: ast.AST, path: tuple[str, ...] = ()) -> Iterator[tuple[str
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    """The package's modules by their path below it."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+def names() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The package's outermost classes, and its functions by their qualified names, with the file's path below it."""
+    classes, functions = list[tuple[str, str]](), list[tuple[str, str]]()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        classes += [(file, each.name) for each in tree.body if isinstance(each, ast.ClassDef)]
+        functions += [(file, name) for name, each in definitions(tree) if not isinstance(each, ast.ClassDef)]
+    return classes, functions
 
 
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
-    for file, tree in trees().items():
-        for each in tree.body:
-            if isinstance(each, ast.ClassDef):
-                places[each.name].append(file)
+    for file, name in names()[0]:
+        places[name].append(file)
     assert len(places) > 900
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_a_function_is_no_bare_participle_but_for_a_list_that_shrinks() -> None:
-    found = {
-        f"{file} {name}"
-        for file, tree in trees().items()
-        for name, each in definitions(tree)
-        if not isinstance(each, ast.ClassDef) and is_bare_participle(each.name)
-    }
+    found = {f"{file} {name}" for file, name in names()[1] if is_bare_participle(name.rpartition(".")[2])}
     listed = LISTED.read_text(encoding="utf-8").splitlines()
     assert listed == sorted(set(listed)) and len(listed) <= MOST
     assert sorted(found - set(listed)) == [], "name these functions by a verb, or by a noun for what they return"
