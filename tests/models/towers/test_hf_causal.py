@@ -130,7 +130,7 @@ def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"model_type": "gpt3"}, r"model_type 'gpt3' isn't known to transformers [\d.]+; did you mean 'gptj'"),
+        ({"model_type": "gpt_2"}, r"model_type 'gpt_2' isn't known to transformers [\d.]+; did you mean 'gpt2'"),
         ({"n_embd": 8}, "model_type 'None' isn't known to transformers"),
         ({"model_type": "mixtral"}, "mixtral is a mixture of experts, .* take a dense model, such as llama or qwen3"),
         ({"model_type": "t5"}, "t5 is an encoder and a decoder that reads it: take a decoder alone, such as llama"),
