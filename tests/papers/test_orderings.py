@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,21 @@ def test_the_file_is_read_as_it_was_written_unless_the_scenario_changed(
     assert orderings.recorded(file) == {}
 
 
+def test_rows_that_another_study_has_are_taken_from_it() -> None:
+    known = orderings.recorded()
+    study = STUDIES["fedcola-layers"]
+    same = {  # by reading the three scenarios
+        "-> none": ("fedcola", "+CA+CP"), "-> blocks": ("fedcola", "+CA+CP+CL"), "attention": ("fedcola", "+CA"),
+        "attention of all": ("range-all", "all"),
+    }  # fmt: skip
+    assert orderings.shared_rows(study, 3, {name: known[name] for name in ("fedcola", "range-all")}) == {
+        row: {metric: known[name].values[other][metric][known[name].seeds.index(3)] for metric in study.metrics}
+        for row, (name, other) in same.items()
+    }
+    assert not orderings.shared_rows(replace(study, overrides=("training.lr=1e-3",)), 3, known)
+    assert not orderings.shared_rows(replace(study, metrics=("image.loss",)), 3, known)
+
+
 def test_every_recorded_value_is_of_a_row_of_todays_scenario() -> None:
     known = orderings.recorded()
     text = orderings.values_file().read_text(encoding="utf-8")
@@ -243,6 +259,15 @@ def test_seeds_that_lack_are_trained_and_read_again(tmp_path: Path, monkeypatch:
     assert train(-1.0)  # nothing lacks
     file.unlink()
     assert orderings.take([study], tmp_path / "runs", file) == 2 and orderings.recorded(file) == {"s": known}
+    twin = Study("t", "", study.scenario, study.metrics, (), 1.0, (*TINY[:-1], "compare.rows=[512 pairs, 128 pairs]"))
+    monkeypatch.setattr(orderings, "STUDIES", {"s": study, "t": twin})
+    assert orderings.train([twin], tmp_path / "runs", lambda *_: None, minutes=10.0, file=file)
+    assert [*edgefl.read_run(tmp_path / "runs/t/seed-2").runs] == ["seed=2,128-pairs"]
+    both = orderings.recorded(file)
+    assert [*both["t"].values] == ["512 pairs", "128 pairs"]
+    assert both["t"].values["512 pairs"] == known.values["512 pairs"]
+    twin = replace(twin, name="u", overrides=TINY)
+    assert orderings.seed_values(twin, 1, tmp_path / "none", orderings.shared_rows(twin, 1, both))  # nothing to train
     other = Study("s", "", study.scenario, study.metrics, study.claims, 1.0, (*TINY, "training.lr=0.5"))
     with pytest.raises(RunError, match=r"holds the run of another scenario \(.*: training.lr\); choose another folder"):
         orderings.seed_values(other, 1, tmp_path / "runs/s/seed-1")

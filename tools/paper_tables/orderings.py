@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -154,7 +154,8 @@ def train(
 ) -> bool:
     """Train the seeds of these studies that lack, and add each to the file; whether none lacks at the end.
 
-    The cheapest study is first.  A seed that was cut off is gone on with.  After so many minutes no other seed begins.
+    The cheapest study is first.  A row that another study in the file has isn't trained again.  A seed that was cut off
+    is gone on with.  After so many minutes no other seed begins.
     Raises RunError for a folder with the runs of another scenario, and what ``edgefl.run`` raises.
     """
     end = time.monotonic() + 60 * minutes
@@ -163,12 +164,12 @@ def train(
             known = recorded(file)
             if study.name in known and seed in known[study.name].seeds:
                 continue
-            place = seed_folder(folder, study, seed)
-            if (found := seed_values(study, seed, place)) is None:
+            place, there = seed_folder(folder, study, seed), shared_rows(study, seed, known)
+            if (found := seed_values(study, seed, place, there)) is None:
                 if time.monotonic() > end:
                     return False
-                run(_scenario(study, seed), resume=place, on_progress=on_progress)
-                found = seed_values(study, seed, place)
+                run(_scenario(study, seed, without=there), resume=place, on_progress=on_progress)
+                found = seed_values(study, seed, place, there)
             if found is None:
                 raise RunError(f"{place} has no {' or '.join(study.metrics)} of every row")
             write({**known, study.name: with_seed(study, known.get(study.name), seed, found)}, file)
@@ -181,34 +182,62 @@ def take(studies: Sequence[Study], folder: Path, file: Path | None = None) -> in
     for study in studies:
         for seed in seeds_of(study):
             there = known[study.name].seeds if study.name in known else ()
-            if seed not in there and (found := seed_values(study, seed, seed_folder(folder, study, seed))):
+            place, shared = seed_folder(folder, study, seed), shared_rows(study, seed, known)
+            if seed not in there and (found := seed_values(study, seed, place, shared)):
                 known[study.name] = with_seed(study, known.get(study.name), seed, found)
                 added += 1
     write(known, file)
     return added
 
 
-def _scenario(study: Study, seed: int) -> Scenario:
-    return load(study.scenario, [*study.overrides, f"compare.seed=[{seed}]", "executor=inline"])
+def _scenario(study: Study, seed: int, *, without: Collection[str] = ()) -> Scenario:
+    overrides = [*study.overrides, f"compare.seed=[{seed}]", "executor=inline"]
+    scenario = load(study.scenario, overrides)
+    if not without:
+        return scenario
+    rows = [row for row in scenario.compare["rows"] if row not in without]
+    return load(study.scenario, [*overrides, f"compare.rows={json.dumps(rows)}"])
 
 
-def seed_values(study: Study, seed: int, place: Path) -> SeedValues | None:
-    """What the runs of one seed measured; None until all are finished.
+def shared_rows(study: Study, seed: int, known: Mapping[str, StudyValues]) -> SeedValues:
+    """What other studies measured of this study's rows, by row: the same seed and fields, in a scenario of any name."""
+    measured: dict[str, Mapping[str, float]] = {}
+    for name, values in known.items():
+        if name == study.name or seed not in values.seeds or not {*study.metrics} <= {*STUDIES[name].metrics}:
+            continue
+        at = list(values.seeds).index(seed)
+        for row, fields in _fields_by_row(STUDIES[name], seed).items():
+            of = values.values[row]
+            measured[fields] = {metric: of[metric][at] for metric in study.metrics}
+    return {row: measured[f] for row, f in _fields_by_row(study, seed).items() if f in measured}
+
+
+def _fields_by_row(study: Study, seed: int) -> dict[str, str]:
+    """The fields of each row's run, but for the scenario's name, as a text."""
+    scenario = _scenario(study, seed)
+    runs = [{**cell.to_data(), "name": ""} for _, cell in scenario.combinations()]
+    return {row: json.dumps(data) for row, data in zip(scenario.compare["rows"], runs, strict=True)}
+
+
+def seed_values(study: Study, seed: int, place: Path, shared: SeedValues | None = None) -> SeedValues | None:
+    """What the runs of one seed measured, beside the ``shared`` rows; None until all are finished.
 
     Raises RunError if they are runs of another scenario.
     """
+    rows, found = _scenario(study, seed).compare["rows"], dict(shared or {})
+    if found.keys() >= rows.keys():
+        return {row: found[row] for row in rows}
     if not is_comparison(place):
         return None
     runs, sets = read_run(place).runs, comparison_sets(place)
-    found: dict[str, dict[str, float]] = {}
-    for label, wanted in _scenario(study, seed).combinations():
+    for label, wanted in _scenario(study, seed, without=tuple(found)).combinations():
         done = runs.get(label)
         if done is None or not done.is_finished:
             return None
         if other := _other_field(done.scenario, wanted.to_data()):
             raise RunError(f"{place} holds the run of another scenario ({label}: {other}); choose another folder")
         found[str(sets[label]["rows"])] = {metric: _metric(done, metric) for metric in study.metrics}
-    return found
+    return {row: found[row] for row in rows}
 
 
 def _other_field(was: Mapping[str, object], wanted: Mapping[str, object], path: str = "") -> str | None:
