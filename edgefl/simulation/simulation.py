@@ -377,9 +377,9 @@ class Simulation:
         progress.totals.update(added)
         parts.journal.append_lines(FlightRecord, tally.lines)
         parts.journal.append(*tally.scored)
-        parts.journal.append(record)
         run.record_scratch(round)
         parts.journal.append(*tally.hosts)
+        parts.journal.append(record)  # last, because a round that has a record counts as played: tune doesn't repeat it
         if tally.learnt:
             # of several updates of one client the last counts
             last = {update[0]: update for update in tally.learnt}

@@ -197,7 +197,7 @@ def _no_room(case: Case, whole: Reference) -> None:
     random = case.random
     shutil.copytree(whole.folder, case.here / "out")
     one = str(min((case.here / case.out).rglob("models.json")).parent.relative_to(case.here))  # of several the first
-    printing = (["compare", one], ["compare", one, "--as", "csv"], ["compare", one, "--as", "json"], ["methods"],
+    printing = (["compare", one], ["compare", one, "--as", "csv"], ["compare", one, "--as", "json"], ["parts"],
                 ["explain", one, "--round", "1"], ["devices"],
                 ["profile", "scenario.yaml", "--set", "compare=null"])  # fmt: skip
     writing = (["export", one, "--to", "csv", "-o"], ["export", one, "--to", "tensorboard", "-o"],

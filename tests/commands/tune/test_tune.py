@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -27,6 +29,7 @@ from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
 from edgefl.console import main
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
+from edgefl.runs import tables
 from edgefl.runs.folders import OF_EVERY_RUN
 from edgefl.scenario import load
 from edgefl.scenario.search_space import parse_search_space
@@ -466,6 +469,33 @@ def observe(name, facts):
 if __name__ == "__main__":
     edgefl.tune(**given, on_progress=observe)
 """
+
+
+@pytest.mark.parametrize("table", ["scratch", "host"])
+def test_a_round_that_found_no_space_for_a_record_is_played_again(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round whose own record is there counts as played, so that record comes after the others."""
+    scenario = {**SMALL, "schedule": {"name": "end-to-end", "rounds": 2}, "evaluation": {"every": 2}}
+    given: dict[str, Any] = {"scenario": scenario, "search": ["training.lr=1e-3,1e-2"], "trials": 2}
+    edgefl.tune(**given, out=tmp_path / "whole")
+    append = tables.append_lines
+
+    def full(path: Path, encoded: Sequence[bytes]) -> None:
+        if path.name == f"{table}.jsonl" and encoded and json.loads(encoded[0])["round"] == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        append(path, encoded)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "append_lines", full)
+        with pytest.raises(RunError, match=rf"can't write .*/{table}\.jsonl: No space left"):
+            edgefl.tune(**given, out=tmp_path / "cut")
+    edgefl.tune(**given, out=tmp_path / "cut")
+    for name in ("rounds", "clients", "scratch", "eligibility"):
+        first, second = (tmp_path / each / f"trials/0000/{name}.jsonl" for each in ("whole", "cut"))
+        assert second.read_bytes() == first.read_bytes() != b""
+    hosts = [edgefl.read_run(tmp_path / each / "trials/0000").host for each in ("whole", "cut")]
+    assert [*hosts[0]["round"]] == [*hosts[1]["round"]] != []
 
 
 @pytest.mark.slow(smaller="test_a_journal_that_ends_anywhere_is_gone_on_with")
