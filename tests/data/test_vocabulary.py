@@ -36,6 +36,16 @@ def test_training_is_a_function_of_the_texts():
     assert there.strip() == here
 
 
+def test_nothing_is_learnt_from_a_word_that_is_unknown_for_its_length() -> None:
+    """200,000 letters took over 10 s, because training takes the square of a word's length."""
+    texts, longest, longer = ["one two", "two three"], "y" * 100, "z" * 200_000
+    learnt = train_wordpiece([*texts, longest], 300, 8)
+    assert train_wordpiece([*texts, longest, longer], 300, 8).get_vocab() == learnt.get_vocab()
+    assert train_wordpiece([*texts, f"{longest} {longer}"], 300, 8).get_vocab() == learnt.get_vocab()
+    assert "##y" in learnt.get_vocab() and "##z" not in learnt.get_vocab()
+    assert learnt.encode(f"{longest}y").tokens[1] == "[UNK]" != learnt.encode(longest).tokens[1]
+
+
 def test_special_pieces_come_first_and_texts_are_cut_and_padded():
     tokenizer = train_wordpiece(CORPUS, 400, 6)
     assert [tokenizer.token_to_id(piece) for piece in SPECIAL] == [0, 1, 2]
