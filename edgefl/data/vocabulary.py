@@ -19,7 +19,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
 ENCODED_AT_ONCE = 4096
 """Texts that the library encodes at a time: it holds 8 kB for each of 80 tokens, and 4 million fill 30 GB."""
 LONGEST = 100
-"""Characters of a word beyond which the library's WordPiece takes it for unknown.  Nothing is learnt from such words,
+"""Characters of a word beyond which WordPiece takes it for unknown.  Nothing is learnt from such words,
 because training takes the square of a word's length: 200,000 letters took over 10 s."""
 PADDING = ("[PAD]", "<pad>")
 """Names of the padding: BERT's, and that of XLM-R, which BEiT-3's tokenizer is like."""
@@ -27,23 +27,24 @@ PADDING = ("[PAD]", "<pad>")
 
 def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Tokenizer:
     """Train a lower-casing WordPiece of at most ``vocabulary`` entries; it adds [CLS], pads and cuts to ``tokens``."""
-    tokenizer = _empty(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=LONGEST))
-    corpus, letters = list[str](), set[str]()
+    tokenizer = _empty(models.WordPiece(unk_token="[UNK]"))
+    corpus, words = list[str](), set[str]()
     for text in sorted(texts):
         whole = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
-        words = [word for word in whole if len(word) <= LONGEST]
-        corpus.append(text if len(words) == len(whole) else " ".join(words))
-        letters.update(letter for word in words for letter in word[1:])
+        short = [word for word in whole if len(word) <= LONGEST]
+        corpus.append(text if len(short) == len(whole) else " ".join(short))
+        words.update(short)
     # The trainer numbers the pieces "##x" in the order of a randomly seeded hash map and breaks ties between merges by
     # number, so two trainings differ.  Listing the pieces beforehand fixes their numbers, and the vocabulary depends
     # on the texts alone.
-    inner = [f"##{letter}" for letter in sorted(letters)]
+    inner = [f"##{letter}" for letter in sorted({letter for word in words for letter in word[1:]})]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary, special_tokens=[*SPECIAL, *inner], show_progress=False, continuing_subword_prefix="##"
     )
     with _one_thread():
         tokenizer.train_from_iterator(corpus, trainer)
-    return _finish_tokenizer(_empty(models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]")), tokens)
+    learnt = models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]", max_input_chars_per_word=LONGEST)
+    return _finish_tokenizer(_empty(learnt), tokens)
 
 
 def character_tokenizer(texts: Iterable[str], tokens: int) -> Tokenizer:

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -164,12 +165,12 @@ def train(
             known = recorded(file)
             if study.name in known and seed in known[study.name].seeds:
                 continue
-            place, there = seed_folder(folder, study, seed), shared_rows(study, seed, known)
-            if (found := seed_values(study, seed, place, there)) is None:
+            place, shared = seed_folder(folder, study, seed), shared_rows(study, seed, known)
+            if (found := seed_values(study, seed, place, shared)) is None:
                 if time.monotonic() > end:
                     return False
-                run(_scenario(study, seed, without=there), resume=place, on_progress=on_progress)
-                found = seed_values(study, seed, place, there)
+                run(_scenario(study, seed, without=shared), resume=place, on_progress=on_progress)
+                found = seed_values(study, seed, place, shared)
             if found is None:
                 raise RunError(f"{place} has no {' or '.join(study.metrics)} of every row")
             write({**known, study.name: with_seed(study, known.get(study.name), seed, found)}, file)
@@ -181,9 +182,9 @@ def take(studies: Sequence[Study], folder: Path, file: Path | None = None) -> in
     known, added = recorded(file), 0
     for study in studies:
         for seed in seeds_of(study):
-            there = known[study.name].seeds if study.name in known else ()
-            place, shared = seed_folder(folder, study, seed), shared_rows(study, seed, known)
-            if seed not in there and (found := seed_values(study, seed, place, shared)):
+            if study.name in known and seed in known[study.name].seeds:
+                continue
+            if found := seed_values(study, seed, seed_folder(folder, study, seed), shared_rows(study, seed, known)):
                 known[study.name] = with_seed(study, known.get(study.name), seed, found)
                 added += 1
     write(known, file)
@@ -202,8 +203,8 @@ def _scenario(study: Study, seed: int, *, without: Collection[str] = ()) -> Scen
 def shared_rows(study: Study, seed: int, known: Mapping[str, StudyValues]) -> SeedValues:
     """What other studies measured of this study's rows, by row: the same seed and fields, in a scenario of any name."""
     measured: dict[str, Mapping[str, float]] = {}
-    for name, values in known.items():
-        if name == study.name or seed not in values.seeds or not {*study.metrics} <= {*STUDIES[name].metrics}:
+    for name, values in known.items():  # its own seed lacks
+        if seed not in values.seeds or not {*study.metrics} <= {*STUDIES[name].metrics}:
             continue
         at = list(values.seeds).index(seed)
         for row, fields in _fields_by_row(STUDIES[name], seed).items():
@@ -212,6 +213,7 @@ def shared_rows(study: Study, seed: int, known: Mapping[str, StudyValues]) -> Se
     return {row: measured[f] for row, f in _fields_by_row(study, seed).items() if f in measured}
 
 
+@cache
 def _fields_by_row(study: Study, seed: int) -> dict[str, str]:
     """The fields of each row's run, but for the scenario's name, as a text."""
     scenario = _scenario(study, seed)
