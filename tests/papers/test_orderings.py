@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
@@ -266,6 +267,10 @@ def test_seeds_that_lack_are_trained_and_read_again(tmp_path: Path, monkeypatch:
     both = orderings.recorded(file)
     assert [*both["t"].values] == ["512 pairs", "128 pairs"]
     assert both["t"].values["512 pairs"] == known.values["512 pairs"]
+    orderings.write({"t": both["t"]}, file)  # has another row of a seed of s that was cut off
+    shutil.rmtree(next((tmp_path / "runs/s/seed-2").glob("*256-pairs")))
+    assert train(10.0)
+    assert orderings.recorded(file)["s"] == known
     twin = replace(twin, name="u", overrides=TINY)
     assert orderings.seed_values(twin, 1, tmp_path / "none", orderings.shared_rows(twin, 1, both))  # nothing to train
     other = Study("s", "", study.scenario, study.metrics, study.claims, 1.0, (*TINY, "training.lr=0.5"))

@@ -156,7 +156,7 @@ def train(
     """Train the seeds of these studies that lack, and add each to the file; whether none lacks at the end.
 
     The cheapest study is first.  A row that another study in the file has isn't trained again.  A seed that was cut off
-    is gone on with.  After so many minutes no other seed begins.
+    goes on with the rows that it began with.  After so many minutes no other seed begins.
     Raises RunError for a folder with the runs of another scenario, and what ``edgefl.run`` raises.
     """
     end = time.monotonic() + 60 * minutes
@@ -165,7 +165,8 @@ def train(
             known = recorded(file)
             if study.name in known and seed in known[study.name].seeds:
                 continue
-            place, shared = seed_folder(folder, study, seed), shared_rows(study, seed, known)
+            place = seed_folder(folder, study, seed)
+            shared = _rows_not_begun(place, shared_rows(study, seed, known))
             if (found := seed_values(study, seed, place, shared)) is None:
                 if time.monotonic() > end:
                     return False
@@ -211,6 +212,12 @@ def shared_rows(study: Study, seed: int, known: Mapping[str, StudyValues]) -> Se
             of = values.values[row]
             measured[fields] = {metric: of[metric][at] for metric in study.metrics}
     return {row: measured[f] for row, f in _fields_by_row(study, seed).items() if f in measured}
+
+
+def _rows_not_begun(place: Path, rows: SeedValues) -> SeedValues:
+    """The rows that a seed's folder doesn't train: one that was cut off goes on with the rows that it began with."""
+    begun = {sets["rows"] for sets in comparison_sets(place).values()} if is_comparison(place) else ()
+    return {row: measured for row, measured in rows.items() if row not in begun}
 
 
 @cache
