@@ -77,9 +77,14 @@ def studies_of(names: Sequence[str]) -> list[Study]:
     return [STUDIES[name] for name in names or STUDIES]
 
 
+def seeds_left(study: Study, known: StudyValues | None) -> list[int]:
+    """The seeds that lack."""
+    return [seed for seed in seeds_of(study) if known is None or seed not in known.seeds]
+
+
 def minutes_left(study: Study, known: StudyValues | None) -> float:
     """Minutes of one core that the seeds take that lack."""
-    return study.minutes * len({*seeds_of(study)} - {*(known.seeds if known else ())})
+    return study.minutes * len(seeds_left(study, known))
 
 
 def list_studies() -> Iterator[str]:
@@ -161,10 +166,8 @@ def train(
     """
     end = time.monotonic() + 60 * minutes
     for study in sorted(studies, key=lambda study: study.minutes):
-        for seed in seeds_of(study):
-            known = recorded(file)
-            if study.name in known and seed in known[study.name].seeds:
-                continue
+        for seed in seeds_left(study, recorded(file).get(study.name)):
+            known = recorded(file)  # with what another process wrote meanwhile
             place = seed_folder(folder, study, seed)
             shared = _rows_not_begun(place, shared_rows(study, seed, known))
             if (found := seed_values(study, seed, place, shared)) is None:
@@ -182,9 +185,7 @@ def take(studies: Sequence[Study], folder: Path, file: Path | None = None) -> in
     """Add the finished seeds in the folder to the file without training; how many were added."""
     known, added = recorded(file), 0
     for study in studies:
-        for seed in seeds_of(study):
-            if study.name in known and seed in known[study.name].seeds:
-                continue
+        for seed in seeds_left(study, known.get(study.name)):
             if found := seed_values(study, seed, seed_folder(folder, study, seed), shared_rows(study, seed, known)):
                 known[study.name] = with_seed(study, known.get(study.name), seed, found)
                 added += 1
