@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from visited_page import settle
 
 import edgefl
 from edgefl.drawing.charts import records_of
@@ -81,12 +82,12 @@ def test_verdicts_are_those_of_the_run(run: Run, page: Any) -> None:
 )
 def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> None:
     page.locator("[data-part=reset]").click()
+    settle(page)
     page.locator(".more").evaluate("(more) => { more.open = true }")
     for name, text in moved.items():
         page.locator(f"#explore-{name}-text").fill(text)
         page.locator(f"#explore-{name}-text").press("Enter")
-        # it is drawn in the next frame, which would take back what is typed meanwhile
-        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+        settle(page)  # it is drawn in the next frame, which would take back what is typed meanwhile
     given, *options = shlex.split(page.locator("[data-part=command]").text_content())[2:]
     assert options[0::2] == ["--set"] * len(moved)
     [row] = edgefl.sweep(given, overrides=options[1::2]).to_data()["rows"]
@@ -119,7 +120,7 @@ def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path
         for b, batch in enumerate(compare["training.batch"]):
             for axis, choice in ((0, s), (1, b)):
                 page.locator(f"#explore fieldset:nth-child({axis + 1}) input").nth(choice).check(force=True)
-            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+            settle(page)
             label = next(each for each in run.runs if each.startswith(schedule["name"]) and each.endswith(str(batch)))
             judged: dict[int, int] = {}
             for verdict in run.runs[label].records("eligibility"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sweeps import devices_page, fleet_page
-from visited_page import VisitedPage
+from visited_page import VisitedPage, settle
 
 import edgefl
 from edgefl import units
@@ -47,8 +47,7 @@ class Visit(VisitedPage):
         self.settle()
 
     def settle(self) -> None:
-        """Wait until what was asked for in this frame is shown."""
-        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+        settle(self.page)
 
     @property
     def answer(self) -> str:
@@ -218,11 +217,13 @@ def test_the_table_has_every_client(visit: Callable[..., Visit], scenario: dict[
     # a verdict is hidden and shown by its button
     button = page.locator("[data-part=legend] button:visible").last
     button.click()
+    shown.settle()
     assert button.get_attribute("aria-pressed") == "false"
     assert table.locator("tbody tr").count() == sum(each.eligible for each in wanted)
     # what a screen reader is given stands in every table
     for summary in page.locator(".results summary").all()[1:]:
         summary.click()
+    shown.settle()
     for each in page.locator(".results table:visible").all():
         heads = each.locator("thead th[scope=col]").count()
         assert heads == each.locator("tbody tr").first.locator("th, td").count() > 1

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 
+def settle(page: Any) -> None:
+    """Wait until a page has drawn what was asked of it: in its next frame, or when an opened table tells that it is."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+
+
 class VisitedPage:
     """A page in the browser, and what it said and asked for."""
 

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 from sweeps import devices_page, fleet_page
+from visited_page import settle
 
 import edgefl
 from edgefl.commands.sweep.page.choices import propose_axes
@@ -145,6 +146,7 @@ def test_the_table_of_choices_has_what_each_choice_then_shows(tiny: Tiny, browse
     page.goto(path.as_uri())
     table = page.locator('[data-part="beside"]')
     page.locator("details", has=table).locator("summary").click()
+    settle(page)
     rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
     assert [row[0] for row in rows] == [
         "schedule: split (now)", "schedule: end-to-end", "links: wifi-5 (now)", "links: lte"
@@ -153,9 +155,9 @@ def test_the_table_of_choices_has_what_each_choice_then_shows(tiny: Tiny, browse
     for place, (axis, choice) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
         chips = page.locator("[data-part=choices] fieldset").nth(axis).locator("label")
         chips.nth(choice).click()
-        page.wait_for_function("text => document.querySelector('[data-part=tiles] dd').firstChild.data === text",
-                               arg=rows[place][2], timeout=60_000)  # fmt: skip
+        settle(page)
         tiles = [tile.split("\n")[0] for tile in page.locator("[data-part=tiles] dd").all_inner_texts()]
         assert tiles == rows[place][2:]
         chips.nth(0).click()
+        settle(page)
     page.close()
