@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from edgefl.commands.compare.answer import OrderingClaim
 from edgefl.commands.compare.orderings import NOT_SHOWN, REVERSED, SHOWN, figure_of
 from edgefl.commands.compare.table import claim_cells
 from edgefl.drawing.text_tables import plain_markdown
 from tools.pages.markdown import table
-from tools.paper_tables.orderings import StudyValues, minutes_left, recorded
+from tools.paper_tables.orderings import StudyValues, recorded
 from tools.paper_tables.studies import CLAIMED, OPEN, Study
 
 HEAD = ("claimed", "metric", "gap", "95 % interval", "could be shown", "ahead", "seeds for 80 %")
@@ -25,7 +25,7 @@ def ordering_blocks() -> dict[str, str]:
     for name, word in (("shown", SHOWN), ("reversed", REVERSED), ("not-shown", NOT_SHOWN)):
         rows = [(study.where, *_cells(claim)) for study, claim in found if claim.verdict == word]
         blocks[name] = table(("where", *HEAD), rows) if rows else "None."
-    return {**blocks, "not-run": _not_run(CLAIMED, known)} | {s.name: _means(s, known.get(s.name)) for s in CLAIMED}
+    return blocks | {study.name: _means(study, known.get(study.name)) for study in CLAIMED}
 
 
 def open_question_blocks() -> dict[str, str]:
@@ -37,7 +37,7 @@ def open_question_blocks() -> dict[str, str]:
         rows = [(*_cells(claim), claim.verdict) for claim in there.claims] if there else []
         verdicts = ["", table((*HEAD, "verdict"), rows)] if rows else []
         blocks[study.name] = "\n".join([_means(study, there), *verdicts])
-    return {**blocks, "not-run": _not_run(OPEN, known)}
+    return blocks
 
 
 def _cells(claim: OrderingClaim) -> tuple[str, ...]:
@@ -75,13 +75,3 @@ def _means(study: Study, known: StudyValues | None) -> str:
 def _with_deviation(values: Sequence[float]) -> str:
     figure = figure_of(values)
     return f"{figure.mean:.3f} ± {figure.deviation:.3f}"
-
-
-def _not_run(studies: Iterable[Study], known: dict[str, StudyValues]) -> str:
-    """The studies that lack seeds, and the minutes of one core that these take."""
-    rows = [
-        (study.where, f"`python tools/orderings.py {study.name}`", f"{len(there.seeds) if there else 0}", f"{left:.0f}")
-        for study in studies
-        if (left := minutes_left(study, there := known.get(study.name)))
-    ]
-    return table(("where", "command", "seeds so far", "minutes"), rows) if rows else "Nothing."

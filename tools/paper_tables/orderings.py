@@ -82,11 +82,6 @@ def seeds_left(study: Study, known: StudyValues | None) -> list[int]:
     return [seed for seed in seeds_of(study) if known is None or seed not in known.seeds]
 
 
-def minutes_left(study: Study, known: StudyValues | None) -> float:
-    """Minutes of one core that the seeds take that lack."""
-    return study.minutes * len(seeds_left(study, known))
-
-
 def list_studies() -> Iterator[str]:
     """A line for each study: its seeds, and the minutes that are left."""
     known = recorded()
@@ -94,7 +89,7 @@ def list_studies() -> Iterator[str]:
     for name, study in STUDIES.items():
         there = known.get(name)
         seeds = f"{len(there.seeds) if there else 0} of {len(seeds_of(study))}"
-        yield f"{name:20}{seeds:>10}{minutes_left(study, there):>15.0f}  {study.where}"
+        yield f"{name:20}{seeds:>10}{study.minutes * len(seeds_left(study, there)):>15.0f}  {study.where}"
 
 
 def write(studies: Mapping[str, StudyValues], file: Path | None = None) -> None:
