@@ -169,6 +169,13 @@ OPEN = (
         ), 5.0,
     ),
     Study(
+        "fedcola-rounds", "FedCola, Table 2", "open/fedcola-rounds", RETRIEVAL,
+        _claims(
+            RETRIEVAL, ("+CA+CP, 60", "+CA, 60"), ("+CA, 60 - +CA+CP, 60", "+CA, 20 - +CA+CP, 20"),
+            ("+CA, 60", "+CA+CP+CL, 60"), ("+CA+CP, pre-trained", "+CA, pre-trained"),
+        ), 7.0,
+    ),
+    Study(
         "range-all", "FedCola, section 6.1", "open/range-all", RETRIEVAL, _claims(RETRIEVAL, ("all", "in-modality")),
         2.0,
     ),
