@@ -171,10 +171,12 @@ def test_in_a_browser_a_bench_shows_its_staircase_first(browser: Any, tmp_path: 
     assert first.get_attribute("data-figure") == "staircase"
     box = first.locator(".plot").first.bounding_box()
     assert box is not None and box["y"] + box["height"] < 900  # within the window, without scrolling
-    # hidden by its button: the line, the thick one over it, and the marks
-    first.locator(".legend button").nth(1).click()
+    # its lines have names beside them; in the figure of all a button hides a line, the thick one over it, and the marks
+    assert not first.locator(".legend").count()
+    every = visit.page.locator("figure[data-figure=staircase-of-all]")
+    every.locator(".legend button").nth(1).click()
     hidden = "(div) => div.data.filter((trace) => trace.visible === false).map((trace) => trace.mode)"
-    assert first.locator(".plot").first.evaluate(hidden) == ["lines", "lines", "markers"]
+    assert every.locator(".plot").first.evaluate(hidden) == ["lines", "lines", "markers"]
     visit.context.close()
 
 

@@ -167,15 +167,15 @@ def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: An
 def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
     """The tables of docs/evidence/papers/lw-fedmml.md; the constant is the mean difference to the three readings."""
     peaks = {run: peak(PROFILES, run) for run in RUNS}
-    assert peaks["fedmml"] == pytest.approx(13514.9, rel=1e-3) and peaks["prog-fedmml"] == peaks["fedmml"]
-    assert peaks["lw-fedmml"] == pytest.approx(3215.3, rel=1e-3)
+    assert peaks["fedmml"] == pytest.approx(13430.5, rel=1e-4) and peaks["prog-fedmml"] == peaks["fedmml"]
+    assert peaks["lw-fedmml"] == pytest.approx(3201.2, rel=1e-4)
     more = constant(PROFILES)
-    assert more == pytest.approx(5336, rel=2e-3)
+    assert more == pytest.approx(5397, rel=1e-3)
     assert peaks["lw-fedmml"] / peaks["fedmml"] == pytest.approx(0.238, abs=1e-3)
     calibrated = (peaks["lw-fedmml"] + more) / (peaks["fedmml"] + more)
-    assert calibrated == pytest.approx(0.454, abs=1e-3)
+    assert calibrated == pytest.approx(0.457, abs=1e-3)
     # neither is tuned to the published ratio, which lies between them
-    assert 0.238 < READINGS["lw-fedmml"] / READINGS["fedmml"] < 0.454
+    assert 0.238 < READINGS["lw-fedmml"] / READINGS["fedmml"] < 0.457
 
 
 @pytest.mark.slow(smaller="test_uniform_rounds_cost_less_than_late_ones")
@@ -185,14 +185,14 @@ def test_layer_wise_at_1024_needs_less_than_end_to_end_at_256() -> None:
     assert found[1024] < whole[256] and all(found[b] < whole[b] for b in whole)
     # a sample's share is the same at every batch where the peak is in the backward pass
     assert (whole[256] - whole[128]) / 128 == pytest.approx((whole[128] - whole[64]) / 64, rel=1e-2)
-    assert (whole[256] - whole[32]) / 224 == pytest.approx(47.5, abs=0.1)
+    assert (whole[256] - whole[32]) / 224 == pytest.approx(47.13, abs=0.05)
 
 
 @pytest.mark.slow(smaller="test_macs_on_advance_by_hand")
 def test_ratios_on_advance() -> None:
     totals = {run: total(PROFILES, run, "advance") for run in RUNS}
     whole, layers = (totals[run]["live_memory_bytes"] / MIB for run in ("fedmml", "lw-fedmml"))
-    assert (layers + 5336) / (whole + 5336) == pytest.approx(0.476, abs=6e-4)  # published: 0.51
+    assert (layers + 5397) / (whole + 5397) == pytest.approx(0.477, abs=6e-4)  # published: 0.51
     assert (ADVANCE_RATIO * whole - layers) / (1 - ADVANCE_RATIO) == pytest.approx(6764, rel=1e-3)
     for field, prog, layerwise in (
         ("live_memory_bytes", 1.000, 0.292),

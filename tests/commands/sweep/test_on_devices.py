@@ -28,10 +28,10 @@ def test_a_large_model_is_predicted_once_and_a_kernel_runs_once_for_all_layers_a
     for layers in (6, 24):
         monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / str(layers)))
         run.clear()
-        sets = [f"model.text.config.num_hidden_layers={layers}"]
+        sets = [f"model.text.config.num_hidden_layers={layers}", "compare=null"]
         found = check_of("finetune/qwen2.5-0.5b", overrides=sets)
-        assert len(found["rows"]) >= 30
+        assert len(found.rows) >= 30
         # the cost of one work, and what its kernels take
         assert len(list((tmp_path / str(layers) / "costs").iterdir())) == 2
         kernels.append(sum(run))
-    assert 0 < kernels[0] == kernels[1] < 200
+    assert 0 < kernels[1] <= kernels[0] < 50  # with more layers, more calls lie below the peak, and those aren't run
